@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import tables
 import torch
 
 import wellcond as wc
@@ -17,12 +16,6 @@ from benchmarks.networks import Network
 from wellcond_papers.models import mlp, resnet
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "scripts"))
-    return importlib.import_module("tables")
 
 
 @pytest.fixture
@@ -149,7 +142,7 @@ def test_a_step_on_imagenet_is_timed_for_every_network() -> None:
         assert row["precision"] == "TF32"
 
 
-def test_hours_on_imagenet_are_epochs_times_steps(tables: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hours_on_imagenet_are_epochs_times_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = tables.imagenet_tables
     rows = [
         {"network": network, "precision": precision, "batch": batch, "ms": ms, "peak_memory_GiB": 1.0}
@@ -165,7 +158,7 @@ def test_hours_on_imagenet_are_epochs_times_steps(tables: ModuleType, monkeypatc
     assert "| `huang2020-fig14` | 4 | 2.3 days | 11.1 h | 2.3 days | 11.1 h |" in costs.imagenet_experiments()
 
 
-def test_the_pages_hold_the_tables_of_the_committed_results(tables: ModuleType) -> None:
+def test_the_pages_hold_the_tables_of_the_committed_results() -> None:
     for page in tables.PAGES:
         text = page.read_text(encoding="utf-8")
         assert "<!-- table: " in text

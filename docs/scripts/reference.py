@@ -186,12 +186,21 @@ def _lookup(module: str, name: str) -> Any:
     home = importlib.import_module(module)
     if hasattr(home, name):
         return getattr(home, name)
-    for node in ast.walk(ast.parse(inspect.getsource(home))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("wellcond"):
-            for alias in node.names:
-                if name == (alias.asname or alias.name):
-                    return getattr(importlib.import_module(node.module), alias.name, None)
-    return None
+    if name not in _imports(module):
+        return None
+    source, own_name = _imports(module)[name]
+    return getattr(importlib.import_module(source), own_name, None)
+
+
+@cache
+def _imports(module: str) -> dict[str, tuple[str, str]]:
+    """What a module imports from the packages, by the name it has there: where from, and its own name."""
+    return {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(ast.parse(inspect.getsource(importlib.import_module(module))))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("wellcond")
+        for alias in node.names
+    }
 
 
 def _is_public(cls: type) -> bool:

@@ -181,8 +181,8 @@ EXPERIMENT = Experiment(
     arms={"vanilla": {"method": "vanilla", "lr": 0.01}, "BNP": {"method": "BNP", "lr": 0.1}},
     scales={
         "smoke": {
-            "network": FULLY_CONNECTED, "data": "digits", "hidden": [20, 20], "batch": 20, "images": 200, "steps": 60,
-            "looks": 6, "evaluated": 300,
+            "network": FULLY_CONNECTED, "data": "digits", "hidden": [20, 20], "batch": 20, "images": 100, "steps": 30,
+            "looks": 4, "evaluated": 100,
         },
         "laptop": {
             "network": FULLY_CONNECTED, "data": "cifar10", "hidden": [100, 100], "batch": 60, "images": 1000,

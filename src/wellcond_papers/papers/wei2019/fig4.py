@@ -166,7 +166,7 @@ EXPERIMENT = Experiment(
     arms=ARMS,
     scales={
         "smoke": SETTINGS
-        | {"data": "digits", "width": 4, "count": 128, "test_images": 50, "epochs": 1, "looks": 2, "half": False},
+        | {"data": "digits", "width": 8, "count": 128, "test_images": 50, "epochs": 1, "looks": 2, "half": False},
         "laptop": SETTINGS
         | {"width": 16, "count": 5120, "test_images": 1000, "epochs": 4, "looks": 8, "half": False, "seeds": 2}
         | {"arms": [f"VGG-16, γ {gamma:g}" for gamma in GAMMAS]},
