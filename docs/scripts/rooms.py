@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +34,7 @@ class Room:
         return sum(self.files.values())
 
 
+@cache
 def read(package: Path) -> dict[str, Room]:
     """The rooms of the package at a path, each after those it imports.
 
@@ -46,7 +48,7 @@ def read(package: Path) -> dict[str, Room]:
             continue
         room = rooms.setdefault(parts[0], Room(parts[0]))
         source = path.read_text(encoding="utf-8")
-        tree = ast.parse(source)
+        tree = _parsed(path)
         room.files[path] = len(source.splitlines())
         room.imports |= _imported(tree, package.name) - {room.name}
         if len(parts) == 1 or parts[1:] == ("__init__",):
@@ -60,6 +62,11 @@ def read(package: Path) -> dict[str, Room]:
             raise ValueError(f"rooms import each other: {sorted(rooms.keys() - ordered.keys())}")
         ordered |= {name: rooms[name] for name in ready}
     return ordered
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def first_paragraph(tree: ast.Module) -> str:
@@ -211,7 +218,7 @@ def tables(rooms: dict[str, Room]) -> str:
             abouts: dict[str, str] = {}
             for path in room.files:
                 name = shown_name(path, folder)
-                about = REGISTRIES.get(name.rpartition("/")[2]) or first_paragraph(ast.parse(path.read_text("utf-8")))
+                about = REGISTRIES.get(name.rpartition("/")[2]) or first_paragraph(_parsed(path))
                 abouts.setdefault(name, about.replace("|", "\\|"))
             parts += [f"| `{name}` | {about} |" for name, about in abouts.items() if name != "__init__"]
             parts.append("")
