@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import wellcond as wc
 
-STEPS, LENGTH, BATCH = 150, 32, 32
+STEPS, LENGTH, BATCH = 120, 16, 32
 
 
 class Characters(Dataset):

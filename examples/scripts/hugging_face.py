@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import wellcond as wc
 
-EPOCHS, BATCH, LENGTH, WORDS = 4, 32, 12, 100
+EPOCHS, BATCH, LENGTH, WORDS = 2, 32, 12, 100
 
 
 class Reviews(Dataset):

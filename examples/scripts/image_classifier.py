@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import wellcond as wc
 
-EPOCHS, BATCH, LR = 4, 64, 3e-3
+EPOCHS, BATCH, LR = 2, 64, 3e-3
 
 
 class Digits(Dataset):

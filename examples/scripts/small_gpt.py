@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import wellcond as wc
 
-STEPS, CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 120, 32, 16, 48, 4, 2
+STEPS, CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 120, 16, 16, 48, 4, 2
 
 
 class Block(nn.Module):
