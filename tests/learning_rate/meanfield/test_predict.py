@@ -131,10 +131,10 @@ WITHOUT = ["vanilla", "vanilla tanh", "vanilla erf", "vanilla gelu", "vanilla re
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "variant", "seeds", "examples", "share"), [
-    *((f"{DENSE} {words}", "batch", 2, 100, 0.1) for words in WITH_BATCHNORM),
-    *((f"{DENSE} {words}", "detached", 2, 100, 0.1) for words in ("", "gamma=3", "gelu", "residual gelu")),
-    *(("fc 100-250-250-250-250-1 residual", variant, 2, 100, 0.1) for variant in VARIANTS),
-    *((f"{DENSE} {words}", "batch", 4, 60, None) for words in WITHOUT),
+    *((f"{DENSE} {words}", "batch", 2, 60, 0.1) for words in WITH_BATCHNORM),
+    *((f"{DENSE} {words}", "detached", 2, 60, 0.1) for words in ("", "gamma=3", "gelu", "residual gelu")),
+    *(("fc 100-250-250-250-250-1 residual", variant, 2, 60, 0.1) for variant in VARIANTS),
+    *((f"{DENSE} {words}", "batch", 4, 40, None) for words in WITHOUT),
     *((f"conv 2x15x15 120-120 k3 s2 {words}", variant, 2, 40, 0.15) for words, variant in (
         ("p0 1 flatten", "detached"), ("p0 1 pool", "batch"), ("p1 1 flatten", "batch"), ("p1 1 pool", "detached"))),
 ])  # fmt: skip
