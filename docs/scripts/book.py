@@ -46,6 +46,7 @@ MARKS = {
     "too short to tell": "… too short to tell",
 }
 """How a verdict is written."""
+UNDECIDED = ("too short to tell", "not tested")
 COUNTED = {
     "holds": "hold",
     "holds in part": "in part",
@@ -97,7 +98,8 @@ def section(name: str) -> str:
         )
         if scale == "stand-in":
             lines.append(f"A stand-in: {of.stand_in}")
-        lines += [claims(run), reasons(run)]
+        is_largest = scale == next(iter(scales))
+        lines += [claims(run) if is_largest else decided_claims(run), reasons(run)]
         differs = list(departures(run))
         if differs:
             lines.append("Differs from the paper: " + ". ".join(text.rstrip(".") for text in differs) + ".")
@@ -118,6 +120,18 @@ def claims(run: Reproduction) -> str:
         for number, (claim, outcome) in enumerate(zip(run.experiment.claims, run.outcomes, strict=True), start=1)
     ]
     return table(["", "claim", "the paper", "found", "verdict"], rows)
+
+
+def decided_claims(run: Reproduction) -> str:
+    """The table at a smaller scale, next to a larger one: the claims that it decides, and the numbers of the others."""
+    verdicts = [outcome.verdict for outcome in run.outcomes]
+    numbers = [str(number) for number, verdict in enumerate(verdicts, start=1) if verdict in UNDECIDED]
+    if not numbers:
+        return claims(run)
+    lines = claims(run).splitlines()
+    decided = [line for line, verdict in zip(lines[2:], verdicts, strict=True) if verdict not in UNDECIDED]
+    left_out = f"Too short to tell, or not tested: claim{'s' * (len(numbers) > 1)} {', '.join(numbers)}."
+    return "\n".join([*lines[:2], *decided, "", left_out]) if decided else left_out
 
 
 def reasons(run: Reproduction) -> str:
