@@ -17,7 +17,7 @@ from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.papers.huang2020.deep_mlp import hidden
 
-LEVELS = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+LEVELS = (4.0, 3.0, 2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 
 
 def at_loss(record: Record, quantity: str, loss: float) -> dict[str, float]:

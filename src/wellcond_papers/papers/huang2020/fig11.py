@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import SGD
 
-from wellcond.report.figures.style import LogScale
+from wellcond.report.figures.style import LogScale, legend_below
 from wellcond.results import Row
 from wellcond.results.quantities import KRONECKER, WEIGHT_NORM
 from wellcond_papers.data.batches import Batches
@@ -105,15 +105,11 @@ def draw(table: Table) -> Figure:
         looks = looks_of(table, arm, KRONECKER.lambda_max)
         draw_looks(panel, looks, LogScale.of(value for look in looks.values() for value in look.values()))
         panel.set_ylabel(r"$\lambda_{\max}(F_k)$")
+    legend_below(figure, next(iter(axes.values())), columns=len(ITERATIONS))
     return figure
 
 
-MOVES_UP: tuple[CauseKind, str] = (
-    "the paper's claim does not hold here",
-    "The weights of layers above the 55th grow less than 3 times in the first step, and at a rate of 0.1 their "
-    "gradients explode in their turn: the greatest λ_max falls a million times at iteration 1, moves from layer 2 to "
-    "layers 52 to 72, and is back at 10¹⁵ at iteration 7. The lower layers do stay small.",
-)
+THE_RATE: CauseKind = "depends on a setting that differs here, or that the source does not name"
 
 EXPERIMENT = Experiment(
     name="huang2020-fig11",
@@ -131,15 +127,26 @@ EXPERIMENT = Experiment(
     claims=[
         explodes("BN MLP"),
         weights_grow("BN MLP"),
-        is_small_after_a_step("BN MLP").because("gpu", *MOVES_UP).because("laptop", *MOVES_UP),
+        is_small_after_a_step("BN MLP").because(
+            "paper",
+            THE_RATE,
+            "At a rate of 0.1 the weights of layers above the 55th grow less than 3 times in the first step, and their "
+            "gradients explode in their turn: the greatest λ_max falls a million times at iteration 1, moves from "
+            "layer 2 to layers 48 to 76, and is above its first value again at iteration 6 or 7, in all three seeds. "
+            "At a rate of 1 it stays 40 times smaller or more. The lower layers stay small (claim 7).",
+        ),
         explodes("BN VGG-style"),
         weights_grow("BN VGG-style"),
         is_small_after_a_step("BN VGG-style"),
-        *(
-            make(arm)
-            for arm in ("BN MLP", "BN VGG-style")
-            for make in (lower_third_is_small_after_a_step, small_at_other_rates)
+        lower_third_is_small_after_a_step("BN MLP"),
+        small_at_other_rates("BN MLP").because(
+            "paper",
+            THE_RATE,
+            "They are small at 1 alone. At 0.001 and 0.01, as at 0.1, the explosion moves up, to layers 49 and 61, "
+            "and comes back: the greatest λ_max ends 2 and 2000 times above that of the start.",
         ),
+        lower_third_is_small_after_a_step("BN VGG-style"),
+        small_at_other_rates("BN VGG-style"),
     ],
     draw=draw,
     minutes={"smoke": 0.05, "laptop": 1.6, "gpu": 0.07, "paper": 1.5},

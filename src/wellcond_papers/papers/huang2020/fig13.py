@@ -11,6 +11,7 @@ from torch import nn
 
 from wellcond.measurements.layers.neurons import neurons
 from wellcond.problem.problem import Problem
+from wellcond.report.figures.style import legend_below
 from wellcond.results import Row
 from wellcond.results.quantities import DYING, FULL
 from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
@@ -112,6 +113,7 @@ def draw(table: Table) -> Figure:
     for (arm, kind), title in titles.items():
         draw_looks(axes[title], looks_of(table, arm, KINDS[kind]))
         axes[title].set_ylim(-0.05 * (most + 1), 1.05 * (most + 1))
+    legend_below(figure, next(iter(axes.values())), columns=6)
     return figure
 
 

@@ -106,7 +106,21 @@ EXPERIMENT = Experiment(
         "paper": IMAGENET | NETWORK,
     },
     measure=measure,
-    claims=[trains_faster, tests_better],
+    claims=[
+        trains_faster.because(
+            "stand-in",
+            "depends on a setting that differs here, or that the source does not name",
+            "Other data and a tenth of the epochs. With 18 layers LastBN does not help: over the three seeds of Table "
+            "A its last training loss is 1.78 to 1.85 against 1.74 to 1.78. With 50 layers it starts higher (7.0 "
+            "against 5.0) and is lower from the third look on, in one seed, with both at errors above 83 %.",
+        ),
+        tests_better.because(
+            "stand-in",
+            "seeds",
+            "With 18 layers the seeds of Table A have 51.21 against 51.20 %, each within a point. With 50 layers "
+            "LastBN is 5 points better, in one seed.",
+        ),
+    ],
     draw=draw,
     minutes={"smoke": 0.05, "stand-in": 1.5, "paper": 1800.0},
     contrast=[("ResNet-18", "ResNet-18-LastBN")],

@@ -10,7 +10,7 @@ from wellcond_papers.experiments.claims import Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.huang2020.conditioning import LABELS, layer_rows
+from wellcond_papers.papers.huang2020.conditioning import LABELS, MAGNITUDES, layer_rows
 from wellcond_papers.papers.huang2020.deep_mlp import (
     COMPARED_LR,
     DEPARTURES,
@@ -40,6 +40,7 @@ ARMS: dict[str, dict[str, Any]] = {
 KEPT = (INPUT.lambda_max, GRADIENT.lambda_max, INPUT.kappa[0.5], GRADIENT.kappa[0.5])
 NAMES = {"Σx": INPUT, "Σ∇h": GRADIENT}
 PAIR = ("plain", "BN")
+BOTH = ("plain", "plain, SGD")
 BETTER_CONDITIONED = "“‘BN’ has better conditioning than ‘Plain’ during training”"
 
 
@@ -54,24 +55,33 @@ def measure(job: Job) -> list[Row]:
     "during training, compared to ‘Plain’ with the naive SGD optimizer”",
 )
 def adam_adjusts(table: Table) -> Outcome:
-    """The greatest λ_max over the least among the layers, at the end."""
+    """The greatest λ_max over the least among the layers, at every look after the start."""
     cases, details = [], []
     for name, matrix in NAMES.items():
-        adam, sgd = (at_step(table, arm, matrix.lambda_max) for arm in ("plain", "plain, SGD"))
-        if adam and sgd:
-            cases.append(spread(adam) < spread(sgd))
-            details.append(f"{name}: a factor of {number(spread(adam))} with Adam, {number(spread(sgd))} with SGD")
+        quantity = matrix.lambda_max
+        steps = sorted(set.intersection(*(set(table.arm(arm).steps(quantity)) for arm in BOTH)) - {0})
+        factors = [[spread(at_step(table, arm, quantity, step)) for arm in BOTH] for step in steps]
+        smaller = [adam < sgd for adam, sgd in factors]
+        cases += smaller
+        if factors:
+            at = {steps[0]: factors[0], steps[-1]: factors[-1]}
+            words = [
+                f"step {step}: a factor of {number(a)} with Adam, {number(b)} with SGD" for step, (a, b) in at.items()
+            ]
+            details.append(f"{name}: smaller at {sum(smaller)} of {len(smaller)} looks; {', '.join(words)}")
     return judged(cases, "; ".join(details))
 
 
 def draw(table: Table) -> Figure:
-    """Magnitudes, the training loss, and condition numbers, (a) to (e) as in the source."""
+    """Magnitudes, the training loss, and condition numbers, (a) to (e) as in the source; SGD where it is compared."""
     shown = [*KEPT[:2], TRAINING_LOSS, *KEPT[2:]]
     titles = {quantity: LABELS.get(quantity, "training loss") for quantity in shown}
     figure, axes = panels([f"({letter}) {title}" for letter, title in zip("abcde", titles.values(), strict=True)], 3)
     for quantity, panel in zip(shown, axes.values(), strict=True):
-        draw_one = draw_loss if quantity == TRAINING_LOSS else draw_networks
-        draw_one(panel, table, table.arms, quantity)
+        if quantity == TRAINING_LOSS:
+            draw_loss(panel, table, table.arms, quantity, log=True)
+        else:
+            draw_networks(panel, table, table.arms if quantity in MAGNITUDES else PAIR, quantity)
     return figure
 
 
@@ -96,7 +106,13 @@ EXPERIMENT = Experiment(
     },
     measure=measure,
     claims=(
-        adam_adjusts,
+        adam_adjusts.because(
+            "paper",
+            "depends on a setting that differs here, or that the source does not name",
+            "Adam adjusts the magnitudes in 9 steps, from a factor of 10⁵ to one of 10; SGD at a rate of 0.2 needs 280 "
+            "to 460 steps. From then on its layers are as even as Adam's, or more, while its loss stays above 1.4. The "
+            "source gives neither this rate nor the number of epochs.",
+        ),
         steadier_with_bn(INPUT.lambda_max, {"": PAIR}, paper="“‘BN’ can better stabilize the training”"),
         *(
             better_conditioned(name, matrix, [PAIR], at_start=False, paper=BETTER_CONDITIONED)
@@ -108,12 +124,19 @@ EXPERIMENT = Experiment(
             paper="that BN stabilizes the training; a gradient falls with it",
             is_ours=True,
         ).because(
-            "laptop",
-            "depends on a setting that differs here, or that the source does not name",
-            "What a layer gets back falls as the loss does, and BN comes to 0.10 where plain comes to 0.15, after "
-            "equal steps and at its own best rate.",
+            "paper",
+            "the paper's claim does not hold here",
+            "It fails in layers 12 to 16, where both networks change by factors of 44 to 118. What changes most is the "
+            "plain network's lowest layer at the start, from 10⁻⁷ to 0.1 in 46 steps; later λ_max falls with the loss "
+            "in both.",
         ),
-        *(better_conditioned_at_equal_loss(name, matrix, [PAIR], [0.5]) for name, matrix in NAMES.items()),
+        better_conditioned_at_equal_loss("Σx", INPUT, [PAIR], [0.5]),
+        better_conditioned_at_equal_loss("Σ∇h", GRADIENT, [PAIR], [0.5]).because(
+            "paper",
+            "seeds",
+            "The one exception of 513 is the first layer of one seed at a loss of 0.01, 12 000 against 10 500; the "
+            "median is 56 to 1000 times smaller with BN.",
+        ),
     ),
     draw=draw,
     minutes={"smoke": 0.03, "laptop": 2.5, "paper": 2.0},

@@ -124,6 +124,7 @@ def experiment(
     matrices: Sequence[str],
     network: dict[str, int],
     images: dict[str, int],
+    tied: str = "",
     **more: Any,
 ) -> Experiment:
     """One of the four figures.
@@ -135,6 +136,7 @@ def experiment(
         matrices: Of "F", "M" and "H".
         network: Its depth and units.
         images: How many make up each matrix at the laptop's scale.
+        tied: Why λ_max of F is a tie between the networks at the paper's scale; "" if it is none.
         more: `minutes`.
     """
     arms = {
@@ -146,13 +148,17 @@ def experiment(
     def own(count: dict[str, int], batch: int) -> dict[str, Any]:
         return {arm: {"images": count[arm[-1]], "batch": min(batch, count[arm[-1]])} for arm in arms}
 
+    def undecided(claim: Claim) -> Claim:
+        return claim.because("paper", "seeds", tied) if tied else claim
+
     def claims() -> Iterator[Claim]:
         for matrix in matrices:
             if matrix in OBSERVED:
-                makers = (whole_is_better, layers_are_better, layers_agree, greater_with_bn)
-                yield from (make(matrix) for make in makers)
+                yield from (make(matrix) for make in (whole_is_better, layers_are_better))
+                of_magnitude = [make(matrix) for make in (layers_agree, greater_with_bn)]
+                yield from map(undecided, of_magnitude) if matrix == "F" else of_magnitude
         if "M" in matrices:
-            yield matrices_agree
+            yield undecided(matrices_agree)
         if "H" in matrices:
             yield from (indicates_the_gradient, is_fisher_without_bn)
 

@@ -133,7 +133,15 @@ EXPERIMENT = Experiment(
         "paper": IMAGENET | NETWORK,
     },
     measure=measure,
-    claims=[improves, amplified],
+    claims=[
+        improves.because(
+            "stand-in",
+            "seeds",
+            "A tie in the standard column, where errors of three seeds differ by 1.3 and 1.6 points; lower by 0.7 and "
+            "1.1 points with more regularization.",
+        ),
+        amplified,
+    ],
     draw=draw,
     minutes={"smoke": 0.05, "stand-in": 2.0, "paper": 5500.0},
     contrast=[(arm("ResNet", 18, column), arm("ResNet-LastBN", 18, column)) for column in ("standard", "dropout 0.3")],
