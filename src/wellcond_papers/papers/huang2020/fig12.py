@@ -132,7 +132,7 @@ EXPERIMENT = Experiment(
     ],
     draw=draw,
     minutes={"smoke": 0.05, "gpu": 0.5, "paper": 8.0},
-    contrast=[(FREE, "0000")],
+    contrast=[(FREE, "0111")],
     silent=["epochs", "drops", "lr", "weight_decay", "momentum", "batch", "augment", "half", "warm_up_steps"],
     departures=[
         "VGG-16 has 13 convolutions and the paper's digits stand for three each: here the last of four digits stands "

@@ -129,12 +129,15 @@ def test_better_conditioned_looks_at_the_start_or_at_what_follows() -> None:
     assert (start.check(table).verdict, later.check(table).verdict) == ("holds", "does not hold")
 
 
-def test_adam_evens_out_if_its_layers_end_closer_together() -> None:
+def test_adam_evens_out_if_its_layers_are_closer_together_in_training() -> None:
     even, uneven = [1.0, 1.0, 2.0], [1.0, 1.0, 50.0]
     for first, verdict in ((even, "holds"), (uneven, "does not hold")):
         second = uneven if first is even else even
         table = Table(
-            [layers("plain", INPUT.lambda_max, {0: first}), layers("plain, SGD", INPUT.lambda_max, {0: second})]
+            [
+                layers("plain", INPUT.lambda_max, {0: uneven, 5: first}),
+                layers("plain, SGD", INPUT.lambda_max, {0: uneven, 5: second, 9: even}),
+            ]
         )
         assert fig7.adam_adjusts.check(table).verdict == verdict
 
