@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from torch import Tensor, nn
@@ -130,7 +131,11 @@ def spread(values: Mapping[str, float]) -> float:
 
 
 def change(table: Table, arm: str, quantity: str) -> dict[str, float]:
-    """By hidden layer, how many times its greatest value over training is its least."""
-    looks = [at_step(table, arm, quantity, step) for step in table.arm(arm).steps(quantity)]
-    layers = looks[0] if looks else {}
-    return {layer: spread({str(i): look[layer] for i, look in enumerate(looks)}) for layer in layers}
+    """By hidden layer, how many times its greatest value over training is its least; the geometric mean over seeds."""
+    by_seed: dict[str, list[float]] = {}
+    for record in table.arm(arm):
+        looks = [hidden(record.by_layer(quantity, step), quantity) for step in Table([record]).steps(quantity)]
+        for layer in looks[0] if looks else ():
+            ratio = spread({str(i): look[layer] for i, look in enumerate(looks)})
+            by_seed.setdefault(layer, []).append(ratio)
+    return {layer: geometric_mean(ratios) for layer, ratios in by_seed.items()}
