@@ -1,7 +1,7 @@
 """The conditioning of two networks when they have the same loss.
 
-κ_p of what a layer gets back rises as the loss falls, with BN and without, so that of two networks the one that trains
-faster has the greater κ_p of Σ∇h at the same step.
+In an MLP, κ_p of what a layer gets back rises as the loss falls, with BN and without, so that of two networks the one
+that trains faster has the greater κ_p of Σ∇h at the same step.
 """
 
 from __future__ import annotations

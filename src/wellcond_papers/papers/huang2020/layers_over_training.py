@@ -29,6 +29,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "plain, lr 0.1": {"norm": "none", "lr": 0.1},
 }
 KEPT = (INPUT.kappa[0.5], GRADIENT.kappa[0.5], INPUT.lambda_max, GRADIENT.lambda_max)
+DRAWN = ("plain", "BN", "plain, lr 0.1")
+"""The order of colors, as in the pictures of the MLP."""
 SAME_OBSERVATION = "“the same observations as those made for the MLP for MNIST classification”"
 LOOKS = (0.0, 0.1, 0.5, 1.0)
 """When layers are measured, as shares of the training."""
@@ -66,9 +68,9 @@ def draw(table: Table) -> Figure:
     figure, axes = panels(list(of_layers), columns=3)
     for title, quantity in of_layers.items():
         if quantity in KEPT:
-            draw_networks(axes[title], table, ("BN", "plain"), quantity)
+            draw_networks(axes[title], table, DRAWN[:2], quantity)
         else:
-            draw_loss(axes[title], table, table.arms, quantity)
+            draw_loss(axes[title], table, DRAWN, quantity)
     return figure
 
 
