@@ -37,6 +37,8 @@ def departures(run: Reproduction) -> Iterator[str]:
         parts.append(f"fewer seeds than that in {_arms(sorted(incomplete))}")
     if parts:
         yield "; ".join(parts)
+    if unstated := [f"`{NAMES.get(name, name)}`" for name in changed if name in of.silent]:
+        yield f"The source does not state {', '.join(unstated)}: what `paper` has is our choice"
     yield from of.departures
 
 
@@ -46,8 +48,8 @@ def _changes(own: Settings, paper: Settings, silent: Collection[str]) -> Iterato
     for name in dict.fromkeys([*own, *paper]):
         ours, theirs = _word(name, own.get(name)), _word(name, paper.get(name))
         if ours != theirs and name not in OF_A_RUN:
-            stated = f"paper: {theirs}" if name in paper else "not set at `paper`"
-            yield name, f"{ours} ({f'the source gives none; at `paper` {theirs}' if name in silent else stated})"
+            scale = "`paper`" if name in silent else "paper"
+            yield name, f"{ours} ({f'{scale}: {theirs}' if name in paper else 'not set at `paper`'})"
 
 
 def _in_epochs(own: Settings, paper: Settings) -> tuple[dict[str, Any], dict[str, Any]]:

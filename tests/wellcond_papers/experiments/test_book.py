@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+
 import book
 import pytest
 
@@ -32,9 +33,12 @@ def test_a_setting_that_is_not_the_papers_is_said() -> None:
     assert "`epochs` 10 (paper: 160)" in first
 
 
-def test_settings_of_single_arms_are_said() -> None:
-    [first, *_] = book.departures(book.runs("lange2022-fig4")["laptop"])
-    assert re.search(r"`steps` 10 000 \(paper: 166 666\) in \d+ arms, 20 000 \(paper: 1 000 000\) in \d+ arms", first)
+def test_settings_of_single_arms_are_said_and_whose_choice_they_are() -> None:
+    first, second, *_ = book.departures(book.runs("lange2022-fig4")["laptop"])
+    assert re.search(
+        r"`steps` 10 000 \(`paper`: 166 666\) in \d+ arms, 20 000 \(`paper`: 1 000 000\) in \d+ arms", first
+    )
+    assert second == "The source does not state `steps`: what `paper` has is our choice"
 
 
 def test_a_run_with_the_settings_of_the_paper_differs_in_none() -> None:
