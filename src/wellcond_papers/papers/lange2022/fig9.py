@@ -110,11 +110,11 @@ SMALL, LARGE = ("batch 16",), ("batch 256", "batch 512")
 
 
 @claim(
-    "BN and BNP take comparable time",
+    "BN and BNP take comparable time, within a factor of 1.25",
     paper="quite comparable: 16.08 and 16.69, 10.81 and 10.70, 10.67 and 10.57 s an epoch",
 )
 def comparable(table: Table) -> Outcome:
-    """For every size of mini-batch."""
+    """For every size of mini-batch. The source's own times differ by 3.8 % at most."""
     pairs = times(table, SMALL + LARGE)
     return judged([1 / COMPARABLE <= bnp / bn <= COMPARABLE for bn, bnp in pairs.values()], _listed(pairs))
 

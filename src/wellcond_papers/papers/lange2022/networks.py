@@ -21,9 +21,11 @@ from wellcond_papers.models.layers import Norm
 
 FULLY_CONNECTED, CNN, RESNET, PRERESNET, IMAGENET = "fully connected", "CNN", "ResNet", "PreResNet", "ImageNet ResNet"
 UNLIMITED = 1e6
+TENSORFLOW: dict[str, Any] = {"eps": 1e-3, "momentum": 0.01}
+"""TensorFlow's defaults of norms, in torch's terms."""
+TENSORFLOW_BN = "BN, TensorFlow's defaults"
 # torch has no Batch Renorm: TensorFlow's defaults, which the source took, correct without limits from the start
-RENORM: dict[str, Any] = {"eps": 1e-3, "momentum": 0.01, "r_max": UNLIMITED, "d_max": UNLIMITED}
-RENORM |= {"r_ramp": (0, 1), "d_ramp": (0, 1)}
+RENORM: dict[str, Any] = TENSORFLOW | {"r_max": UNLIMITED, "d_max": UNLIMITED, "r_ramp": (0, 1), "d_ramp": (0, 1)}
 GHOST = 16
 """Examples that "4 things" normalizes together; smaller batches are normalized in groups of channels."""
 AFFINE_DECAY = 1e-4
@@ -109,6 +111,8 @@ def norms(settings: Any) -> tuple[Norm, Norm]:
     match settings["method"]:
         case "BN":
             return BatchNormOfOne, "batch"
+        case method if method == TENSORFLOW_BN:
+            return partial(BatchNormOfOne, **TENSORFLOW), partial(nn.BatchNorm2d, **TENSORFLOW)
         case "LN":
             return "layer", "layer"
         case "GN" | "BNP+GN":

@@ -12,15 +12,12 @@ from wellcond_papers.experiments.claims import END, Claim, Outcome, is_greater, 
 from wellcond_papers.experiments.experiment import Settings
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.lange2022.comparison import COMPARABLE
+from wellcond_papers.papers.lange2022.comparison import COMPARABLE, TEST_ERROR
 from wellcond_papers.papers.lange2022.runs import is_near, of_seeds
 from wellcond_papers.papers.percentages import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-TEST_ERROR = 0.005
-"""The standard error of an accuracy of about a half, from 10 000 test images."""
 
 
 def raced(row: str, method: str, rates: Iterable[float], **settings: object) -> dict[str, Settings]:

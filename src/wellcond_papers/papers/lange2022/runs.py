@@ -13,6 +13,7 @@ from wellcond.results.quantities import LOSS, TEST_ACCURACY, TRAINING_LOSS
 from wellcond_papers.experiments.claims import is_greater
 from wellcond_papers.experiments.experiment import TRAINING_IMAGES
 from wellcond_papers.experiments.table import Record, Table
+from wellcond_papers.papers.lange2022.networks import TENSORFLOW_BN
 
 
 def first_step_at(curve: Mapping[int, float], loss: float) -> float:
@@ -46,6 +47,12 @@ def steps_to_loss_of(reference: Table, runs: Table) -> list[tuple[float, float]]
     return pairs
 
 
+def runs_of(table: Table, panel: str, method: str) -> Table:
+    """The runs of a method of a panel; of BN those with the source's defaults, TensorFlow's, where there are any."""
+    theirs = table.arm(f"{panel}: {TENSORFLOW_BN}") if method == "BN" else Table([])
+    return theirs or table.arm(f"{panel}: {method}")
+
+
 def of_seeds(runs: Table, begin: float = 1.0, end: float = 1.0) -> list[float]:
     """The test accuracy of every seed, at the end or over a stretch of the run."""
     return [_accuracy(record, begin, end) for record in runs]
@@ -55,7 +62,7 @@ def accuracies(
     table: Table, panel: str, methods: Sequence[str], begin: float = 1.0, end: float = 1.0
 ) -> dict[str, list[float]]:
     """The test accuracies of all seeds, by the methods of a panel that were run."""
-    by_method = {method: of_seeds(table.arm(f"{panel}: {method}"), begin, end) for method in methods}
+    by_method = {method: of_seeds(runs_of(table, panel, method), begin, end) for method in methods}
     return {method: seeds for method, seeds in by_method.items() if seeds}
 
 
@@ -65,7 +72,8 @@ def _accuracy(record: Record, begin: float, end: float) -> float:
         return 0.0
     last = max(series)
     # looks are at whole steps, which may lie half a step outside
-    return fmean(value for step, value in series.items() if step and begin * last - 1 < step < end * last + 1)
+    inside = [value for step, value in series.items() if step and begin * last - 1 < step < end * last + 1]
+    return fmean(inside) if inside else series[min(series, key=lambda step: abs(step - end * last))]
 
 
 def over_epochs(record: Record, quantity: str) -> tuple[list[float], list[float]]:

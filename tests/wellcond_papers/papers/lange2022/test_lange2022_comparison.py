@@ -8,21 +8,21 @@ import pytest
 
 from wellcond.results import Row
 from wellcond.results.quantities import DIVERGED_AT, LOSS, TEST_ACCURACY, TRAINING_LOSS
-from wellcond_papers.experiments.claims import Claim
+from wellcond_papers.experiments.claims import Claim, Outcome
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.papers.lange2022.comparison import (
-    ahead_early,
     comparable,
-    does_not_train,
+    does_not_overfit,
     gains_more,
     keeps_up,
     nearer,
     outperforms,
     overfits,
-    reaches_sooner,
-    trains,
 )
+from wellcond_papers.papers.lange2022.convergence import ahead_early, does_not_train, reaches_sooner, trains
 from wellcond_papers.papers.lange2022.curves import drawing
+from wellcond_papers.papers.lange2022.networks import TENSORFLOW_BN
+from wellcond_papers.papers.lange2022.readings import read_as
 from wellcond_papers.papers.lange2022.runs import first_epoch, first_step_at, of_seeds, steps_to_loss_of
 
 
@@ -72,6 +72,13 @@ def test_who_reaches_the_loss_sooner() -> None:
     assert measured == "BNP reaches the loss of vanilla after 0.50 of its steps"
 
 
+def test_sooner_but_not_as_soon_as_claimed_is_a_tie() -> None:
+    claim = reaches_sooner("", "", [("BNP", "vanilla")], within=0.5)
+    plain = run("vanilla", [3, 2, 1])
+    for losses, expected in (([3, 1, 0.5], "holds"), ([3, 2, 0.5], "holds in part"), ([3, 2, 1.5], "does not hold")):
+        assert verdict(claim, plain, run("BNP", losses)) == expected
+
+
 def test_the_accuracy_of_a_run_is_its_last_or_a_mean_or_0_if_it_diverged() -> None:
     curve = [0.1, 0.2, 0.4, 0.6, 0.8]
     assert of_seeds(Table([run("x", [], curve), run("x", [], curve, diverged=True)])) == [0.8, 0.0]
@@ -98,7 +105,6 @@ def test_claims_about_final_accuracies() -> None:
     # above both, above one of them by less
     assert verdict(outperforms("", "", "p", ["c"], ["a", "b"], by=0.09), *runs) == "holds in part"
     assert verdict(outperforms("", "", "p", ["a"], ["b", "c"]), *runs) == "does not hold"
-    assert verdict(outperforms("", "", "p", ["b", "c"], ["a", "d"]), *runs) == "holds"  # nobody ran d
     assert verdict(comparable("", "", "p", ["a", "b"]), *runs) == "holds"
     assert verdict(comparable("", "", "p", ["a", "c"]), *runs) == "does not hold"
     assert verdict(comparable("", "", "p", ["a"]), *runs) == "not tested"
@@ -106,6 +112,55 @@ def test_claims_about_final_accuracies() -> None:
     assert verdict(nearer("", "", "p", "a", ["c"], "b"), *runs) == "does not hold"
     assert verdict(keeps_up("", "", [("p", "b", "a"), ("p", "a", "b")]), *runs) == "holds"
     assert verdict(keeps_up("", "", [("p", "a", "c")]), *runs) == "does not hold"
+
+
+def test_a_claim_about_several_methods_is_not_judged_on_some_of_them() -> None:
+    runs = [run("p: a", [3, 2], [0, 0.5]), run("p: b", [3, 4], [0, 0.6])]
+    claims = [
+        outperforms("", "", "p", ["b"], ["a", "d"]),
+        comparable("", "", "p", ["a", "b", "d"]),
+        nearer("", "", "p", "a", ["d"], "b"),
+        keeps_up("", "", [("p", "b", "a"), ("p", "b", "d")]),
+        does_not_train("", "", "p", ["b", "d"]),
+        reaches_sooner("", "", [("p: a", "p: b"), ("p: a", "p: d")]),
+    ]
+    for claim in claims:
+        outcome = claim.check(Table(runs))
+        assert outcome.verdict == "not tested"
+        assert outcome.measured.endswith("d")
+        assert "not run" in outcome.measured
+
+
+def test_accuracies_are_compared_wherever_training_may_have_ended() -> None:
+    falls, rises = run("p: a", [], [0, 0.5, 0.6, 0.5]), run("p: b", [], [0, 0.4, 0.5, 0.7])
+    assert verdict(outperforms("", "", "p", ["b"], ["a"]), falls, rises) == "holds"
+    claim = outperforms("", "", "p", ["b"], ["a"], over=[(0.65, 0.65), (1.0, 1.0)])
+    assert verdict(claim, falls, rises) == "does not hold"
+    assert claim.check(Table([falls, rises])).measured == (
+        "at 0.65 of the run b 50.0 %, a 60.0 %; at 1.00 of the run b 70.0 %, a 50.0 %"
+    )
+    assert verdict(comparable("", "", "p", ["a", "b"], within=0.15, over=[(0.65, 0.65)]), falls, rises) == "holds"
+
+
+def test_a_sentence_that_holds_under_one_reading_holds_in_part() -> None:
+    def reading(outcome: str) -> list[Claim]:
+        return [Claim("it trains", "", lambda table: Outcome(outcome, "1.0"))]
+
+    def of(*outcomes: str) -> str:
+        [claim] = read_as(dict(zip(("raw", "standardized"), map(reading, outcomes), strict=True)))
+        return claim.check(Table([])).verdict
+
+    for same in ("holds", "does not hold", "not tested"):
+        assert of(same, same) == of(same, "not tested") == same
+    assert of("holds", "does not hold") == of("does not hold", "holds in part") == "holds in part"
+
+
+def test_bn_is_the_one_with_the_sources_defaults_where_it_was_run() -> None:
+    runs = [run("p: BN", [], [0, 0.4]), run("p: BNP", [], [0, 0.5])]
+    claim = outperforms("", "", "p", ["BNP"], ["BN"])
+    assert claim.check(Table(runs)) == Outcome("holds", "BNP 50.0 %, BN 40.0 %")
+    runs.append(run(f"p: {TENSORFLOW_BN}", [], [0, 0.6]))
+    assert claim.check(Table(runs)) == Outcome("does not hold", f"BNP 50.0 %, {TENSORFLOW_BN} 60.0 %")
 
 
 def test_seeds_that_overlap_are_a_tie() -> None:
@@ -151,15 +206,22 @@ def test_a_gain_is_counted_from_just_before_the_decay() -> None:
     assert verdict(claim, run("p: BN", [], steep), run("p: BNP", [], flat)) == "holds"
     assert claim.check(Table([run("p: BN", [], steep), run("p: BNP", [], flat)])).measured == "BN 40.0 %, BNP 0.0 %"
     assert verdict(claim, run("p: BN", [], flat), run("p: BNP", [], steep)) == "does not hold"
+    lost = run("p: BNP", [], [0.1], diverged=True)
+    assert claim.check(Table([run("p: BN", [], steep), lost])) == Outcome(
+        "not tested", "BN 40.0 %; not run: BNP to the end"
+    )
 
 
 def test_overfitting_is_a_fall_of_the_accuracy_since_some_epoch() -> None:
     falls, rises = [0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5, 0.4, 0.4, 0.4, 0.4], [k / 10 for k in range(11)]
-    claim, opposite = (overfits("", "", "p", "BNP", since=0.5, is_so=is_so) for is_so in (True, False))
+    claim, opposite = overfits("", "", "p", "BNP", since=0.5), does_not_overfit("", "", "p", "BNP")
     assert [verdict(claim, run("p: BNP", [], curve)) for curve in (falls, rises)] == ["holds", "does not hold"]
     assert [verdict(opposite, run("p: BNP", [], curve)) for curve in (falls, rises)] == ["does not hold", "holds"]
-    assert verdict(claim) == "not tested"
+    assert verdict(claim) == verdict(opposite) == "not tested"
     assert claim.check(Table([run("p: BNP", [], falls)])).measured == "50.0 % at 0.50 of the run, 40.0 % last"
+    within_error = [0.1, *[0.5] * 6, *[0.496] * 4]
+    assert verdict(claim, run("p: BNP", [], within_error)) == "holds in part"
+    assert verdict(opposite, run("p: BNP", [], within_error)) == "holds"
 
 
 def test_the_picture_is_drawn_also_of_diverged_and_empty_runs() -> None:

@@ -16,13 +16,14 @@ from wellcond_papers.papers.lange2022.networks import (
     FULLY_CONNECTED,
     PRERESNET,
     RESNET,
+    TENSORFLOW_BN,
     BatchNormOfOne,
     BatchRenormOfOne,
     network,
     norms,
 )
 
-METHODS = ["vanilla", "tuned vanilla", "BN", "BNP", "Renorm", "LN"]
+METHODS = ["vanilla", "tuned vanilla", "BN", TENSORFLOW_BN, "BNP", "Renorm", "LN"]
 
 
 def fully_connected(method: str) -> nn.Module:
@@ -54,6 +55,15 @@ def test_batch_norms_stand_behind_the_activation_and_layer_norms_before_it() -> 
     kinds = [type(module).__name__ for module in fully_connected("BN")]
     assert kinds == ["Flatten", "Linear", "ReLU", "BatchNormOfOne", "Linear", "ReLU", "BatchNormOfOne", "Linear"]
     assert [type(module).__name__ for module in fully_connected("LN")][1:4] == ["Linear", "LayerNorm", "ReLU"]
+
+
+def test_one_batch_norm_has_the_defaults_of_tensorflow() -> None:
+    """There, 0.99 is the weight of the old average."""
+    kinds = {"BN": (1e-5, 0.1), TENSORFLOW_BN: (1e-3, 0.01)}
+    for method, expected in kinds.items():
+        for norm in norms({"method": method}):
+            layer = nn.BatchNorm2d(4) if norm == "batch" else norm(4)
+            assert (layer.eps, layer.momentum) == expected
 
 
 def test_the_cnn_has_five_layers_and_a_norm_behind_every_hidden_one() -> None:
