@@ -31,7 +31,7 @@ ALMOST_ALWAYS = 0.9
 SIMILAR = 0.9
 """The correlation of the logarithms of two curves with "similar trend"."""
 NOISE = 0.002
-"""Test errors closer than this, a fifth of a point, say nothing: that of 6 % on 10,000 images is known to 0.24."""
+"""Test errors closer than this are level; the source does not say how much is "considerably" lower."""
 
 
 def curves(table: Table, data: str, quantity: str) -> tuple[dict[int, float], dict[int, float]] | None:
@@ -42,50 +42,6 @@ def curves(table: Table, data: str, quantity: str) -> tuple[dict[int, float], di
         return None
     sgd, amended = ({step: curve[step] for step in shared} for curve in curves)
     return sgd, amended
-
-
-def in_words(errors: list[float]) -> str:
-    """The mean of the seeds and their range, in percent."""
-    return f"{fmean(errors):.1f} %" + (f" ({min(errors):.1f} to {max(errors):.1f})" if len(errors) > 1 else "")
-
-
-@claim("the learning curves of both have a similar trend", paper='"have similar trend"', needs=END)
-def similar_trend(table: Table) -> Outcome:
-    """By the correlation of the logarithms of both training losses over the epochs."""
-    alike = {}
-    for data in DATA:
-        if (pair := curves(table, data, TRAINING_LOSS)) and len(pair[0]) > 2:
-            sgd, amended = ([math.log(loss) for loss in curve.values()] for curve in pair)
-            alike[data] = correlation(sgd, amended)
-    words = [f"{data} {value:.2f}" for data, value in alike.items()]
-    return judged([each > SIMILAR for each in alike.values()], f"correlation of the log losses: {', '.join(words)}")
-
-
-@claim(
-    "the training loss of scale-amended SGD is almost always the lower one", paper='"almost always lower"', needs=END
-)
-def lower_loss(table: Table) -> Outcome:
-    """On each data set, in nine epochs of ten."""
-    cases, words = [], []
-    for data in DATA:
-        if pair := curves(table, data, TRAINING_LOSS):
-            lower = [pair[1][step] < pair[0][step] for step in pair[0]]
-            cases.append(fmean(lower) >= ALMOST_ALWAYS)
-            words.append(f"{data}: lower in {sum(lower)} of {len(lower)} epochs")
-    return judged(cases, "; ".join(words))
-
-
-@claim("scale-amended SGD ends with a considerably lower test error", paper='"a considerably lower number"', needs=END)
-def lower_error(table: Table) -> Outcome:
-    """On each data set, by the means of the seeds."""
-    cases, words = [], []
-    for data in DATA:
-        ends = {method: table.arm(f"{data}, {method}").lasts(TEST_ACCURACY) for method in ("SGD", AMENDED)}
-        if all(ends.values()):
-            cases.append(is_greater(ends[AMENDED], ends["SGD"], at_least=NOISE))
-            errors = {method: [100 * (1 - share) for share in shares] for method, shares in ends.items()}
-            words.append(f"{data}: {in_words(errors[AMENDED])}, SGD {in_words(errors['SGD'])}")
-    return judged(cases, "; ".join(words))
 
 
 def percent_wrong(table: Table) -> Table:
@@ -99,6 +55,63 @@ def percent_wrong(table: Table) -> Table:
 
 SHOWN = {"training loss": TRAINING_LOSS, "test error, %": TEST_ACCURACY}
 """The panels, of a table with errors in place of accuracies."""
+
+
+def in_words(errors: list[float]) -> str:
+    """The mean of the seeds and their range, in percent."""
+    return f"{fmean(errors):.1f} %" + (f" ({min(errors):.1f} to {max(errors):.1f})" if len(errors) > 1 else "")
+
+
+@claim(
+    "the learning curves of both, of the training loss and of the test error, have a similar trend: their logarithms "
+    "correlate by more than 0.9",
+    paper='"have similar trend"',
+    needs=END,
+)
+def similar_trend(table: Table) -> Outcome:
+    """A weak test: most pairs of falling curves pass it."""
+    alike = {}
+    for data in DATA:
+        for title, quantity in SHOWN.items():
+            if (pair := curves(percent_wrong(table), data, quantity)) and len(pair[0]) > 2:
+                sgd, amended = ([math.log(value) for value in curve.values()] for curve in pair)
+                alike[f"{data}, {title.removesuffix(', %')}"] = correlation(sgd, amended)
+    words = [f"{curve} {value:.2f}" for curve, value in alike.items()]
+    return judged([each > SIMILAR for each in alike.values()], f"correlation: {'; '.join(words)}" if words else "")
+
+
+@claim(
+    "the training loss of scale-amended SGD is almost always, in nine epochs of ten, the lower one",
+    paper='"almost always lower"',
+    needs=END,
+)
+def lower_loss(table: Table) -> Outcome:
+    """On each data set, in nine epochs of ten."""
+    cases, words = [], []
+    for data in DATA:
+        if pair := curves(table, data, TRAINING_LOSS):
+            lower = [pair[1][step] < pair[0][step] for step in pair[0]]
+            cases.append(fmean(lower) >= ALMOST_ALWAYS)
+            words.append(f"{data}: lower in {sum(lower)} of {len(lower)} epochs")
+    return judged(cases, "; ".join(words))
+
+
+@claim(
+    "scale-amended SGD ends with a lower test error, by more than 0.2 points",
+    paper='"a considerably lower number", which is not named',
+    needs=END,
+)
+def lower_error(table: Table) -> Outcome:
+    """On each data set, by the means of the seeds."""
+    cases, words = [], []
+    for data in DATA:
+        ends = {method: table.arm(f"{data}, {method}").lasts(TEST_ACCURACY) for method in ("SGD", AMENDED)}
+        if all(ends.values()):
+            cases.append(is_greater(ends[AMENDED], ends["SGD"], at_least=NOISE))
+            errors = {method: [100 * (1 - share) for share in shares] for method, shares in ends.items()}
+            lead = fmean(errors["SGD"]) - fmean(errors[AMENDED])
+            words.append(f"{data}: {in_words(errors[AMENDED])}, SGD {in_words(errors['SGD'])}: {lead:.1f} points lower")
+    return judged(cases, "; ".join(words))
 
 
 def draw(table: Table) -> Figure:
@@ -117,8 +130,8 @@ def draw(table: Table) -> Figure:
 EXPERIMENT = Experiment(
     name="zhang2018-fig1",
     title="Learning curves of SGD and scale-amended SGD",
-    says="VGG-13 from the same weights on the same batches: scale-amended SGD has almost always the lower training "
-    "loss and ends with a considerably lower test error.",
+    says="VGG-13 from the same weights on the same batches: the curves of both have a similar trend; scale-amended SGD "
+    "has almost always the lower training loss and ends with a considerably lower test error.",
     arms=ARMS,
     scales={
         "smoke": COMMON
@@ -150,8 +163,9 @@ EXPERIMENT = Experiment(
         lower_error.because(
             "gpu",
             "too short to tell",
-            "The 3.7 points on CIFAR-10 are not the paper's finding, which after 300 epochs is of the order of the 0.2 "
-            "of its Table 1, but how soon each method recovers from its first steps. On CIFAR-100 the seeds disagree.",
+            "The 3.7 points on CIFAR-10 show how soon each method recovers from its first steps, not where it ends: "
+            "after 300 epochs, with another rate and weight decay, the source's Table 1 has 0.2 points. On CIFAR-100 "
+            "the seeds disagree.",
         ),
     ],
     draw=draw,
