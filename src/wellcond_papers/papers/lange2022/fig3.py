@@ -43,15 +43,15 @@ SMALL = {"network": FULLY_CONNECTED, "hidden": [20, 20, 20], "evaluated": 200, "
 RAW_INPUTS = "Inputs are pixels in [0, 1]; the source does not name its preprocessing"
 INPUTS = (
     "The source does not name its preprocessing. Inputs are pixels in [0, 1], or standardized: every channel has mean "
-    "0 and variance 1 over the training images. A sentence of the source counts once; where one of them fails it, it "
-    "holds in part"
+    "0 and variance 1 over the training images. A sentence of the source counts once, and holds "
+    "in part if it fails under one of the two"
 )
 LOSS = "The training loss is that of 5000 training images in evaluation mode"
 BEGINNING = "Who is faster at the beginning is judged by the loss of the mini-batches over the first epoch"
 NORMS = (
     "The source's fully connected networks and CNN are TensorFlow's, and their norms have its defaults (ε = 1e-3, "
     "running averages with 0.99); Batch Renorm has them here, BN has PyTorch's (1e-5, 0.9). Its averages follow some "
-    "10 mini-batches, and are noisy where these are small: that speaks against BN, and for whatever is compared with it"
+    "10 mini-batches, and are noisy where these are small, which may put BN at a disadvantage"
 )
 PLACES = (
     "BN stands after the activation, as in the source, which does not say where LN stands: before the activation here"

@@ -105,7 +105,8 @@ EXPERIMENT = Experiment(
         ALL_OUTPERFORM.because(
             "paper", "depends on a setting that differs here, or that the source does not name",
             "The text says Adam, the table 0.1, at which Adam does not train. At 0.001 Adam takes the vanilla network "
-            "to 70.7 %, within 2 points of the others; under SGD at 0.1 it ends at 66.3 %, below all but one seed.",
+            "to 70.7 %, within 2 points of the others; under SGD at 0.1 it ends at 66.3 %, below all but one seed of "
+            "BNP.",
         ),
         outperforms(
             "batch 2: BNP outperforms BN, Renorm and BN with 4 things, by more than 2 points", "significantly",

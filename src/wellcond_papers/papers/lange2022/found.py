@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wellcond_papers.experiments.claims import Outcome
+from wellcond_papers.experiments.claims import Outcome, judged
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.lange2022.runs import accuracies, runs_of
 from wellcond_papers.papers.percentages import percent
@@ -20,7 +20,10 @@ def not_run(table: Table, panel: str, methods: Sequence[str]) -> list[str]:
 
 def unless(lacking: Sequence[str], outcome: Outcome) -> Outcome:
     """The outcome; but a claim about several runs is not tested where only some of them were made."""
-    return Outcome("not tested", f"{outcome.measured}; not run: {', '.join(lacking)}") if lacking else outcome
+    if not lacking:
+        return outcome
+    known = f"{outcome.measured}; " if outcome != judged([], "") else ""
+    return Outcome("not tested", f"{known}not run: {', '.join(lacking)}")
 
 
 def over_stretches(table: Table, panel: str, methods: Sequence[str], stretches: Sequence[Stretch]) -> str:
