@@ -62,6 +62,13 @@ def test_every_claim_that_fails_has_its_cause_and_no_cause_is_left_over() -> Non
     assert explained - failing - undecided == set()
 
 
+@pytest.mark.parametrize("name", book.names())
+def test_a_claim_of_ours_that_fails_is_not_held_against_the_paper(name: str) -> None:
+    ours = [claim for claim in book.experiment(name).claims if claim.is_ours]
+    kinds = {cause.kind for claim in ours for cause in claim.causes.values()}
+    assert "the paper's claim does not hold here" not in kinds
+
+
 def test_the_index_counts_all_claims() -> None:
     """What was not tested, or was too short to tell, is in the denominator."""
     run = book.runs("lange2022-fig3")["laptop"]
