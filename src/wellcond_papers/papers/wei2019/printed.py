@@ -1,7 +1,11 @@
 """The formulas of wei2019 as they are printed, for comparison with the corrected ones.
 
-As printed, BatchNorm divides the gradient by q instead of the variance q − q_xy, which makes λ_max too low; and a
-convolution counts the positions of its output twice (eq. 45), which makes it far too high.
+As printed, BatchNorm divides the gradient by q instead of the variance q − q_xy, which makes λ_max too low. Eq. 45, the
+term of a convolution, is right for means over positions. But the recursions of these means (eqs. 37, 42) keep them from
+layer to layer, where what is kept is the sum, and that makes λ_max too high.
+
+The base case of q̃_αβ is not printed. It is 0 here: by eq. 112 the gradients at two positions under a fully connected
+layer have no product. Of q̂⁰ and q̂⁰_xy, printed as 0 and 1 in § 3.1.1, claim 6.1 has the right values 1 and 0.
 """
 
 from __future__ import annotations
@@ -29,11 +33,11 @@ class PrintedNorm(Nonlinearity):
 
 
 class PrintedConvolution(Convolution):
-    """A convolution whose term has |K| once for h and once for δ, of which sums are carried back already (eq. 45)."""
+    """A convolution whose term (eq. 45) takes for the mean over its output positions what is their sum (eqs. 37, 42)."""
 
     def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
-        """The right terms times the squared number of output positions."""
-        return (term.scaled(float64(math.prod(self.window.outputs) ** 2)) for term in super().terms(h, g))
+        """The right terms times the number of output positions."""
+        return (term.scaled(float64(math.prod(self.window.outputs))) for term in super().terms(h, g))
 
 
 def printed_contributions(
