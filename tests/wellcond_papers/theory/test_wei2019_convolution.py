@@ -256,7 +256,7 @@ def grams(inputs: list[Tensor], deltas: list[Tensor], features: Tensor) -> list[
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["flatten", "pool"])
 def test_equation_45_holds_for_means_over_positions(head: str) -> None:
-    """With q̃ and q̂ measured as eqs. 30 to 33 define them, it is the term of the layer, for the mean of four networks."""
+    """With q̃ and q̂ as eqs. 30 to 33 define them, measured, it is the term of a layer; the mean of four networks."""
     networks = [convolutional_network(1.0, head, seed) for seed in range(4)]
     for k in (1, 2):
         h, delta = (Moments.of([each[part][k].flatten(2) for each in networks]) for part in (0, 1))

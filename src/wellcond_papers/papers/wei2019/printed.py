@@ -22,6 +22,13 @@ from wellcond.learning_rate.meanfield.moments import Kernel, Moments, Number, fl
 from wellcond.learning_rate.meanfield.prediction import LayerContribution, contributions
 from wellcond.learning_rate.meanfield.stages import Nonlinearity, Stage, Variant, mapped
 
+AS_PRINTED = (
+    "As printed: with the base case of q̂⁰ and q̂⁰_xy of claim 6.1, which § 3.1.1 prints the other way round; that of "
+    "q̃_αβ is not printed, and is 0 here, which it is by eq. 112 under a fully connected layer (with 1, λ_max of the "
+    "convolutional network at γ = 1 would be 6700 instead of 344).",
+)
+"""What the source leaves open about its formulas, and how they are read here."""
+
 
 class PrintedNorm(Nonlinearity):
     """BatchNorm with constant statistics, which divides the gradient by s² = q (eq. 25)."""
@@ -33,7 +40,7 @@ class PrintedNorm(Nonlinearity):
 
 
 class PrintedConvolution(Convolution):
-    """A convolution whose term (eq. 45) takes for the mean over its output positions what is their sum (eqs. 37, 42)."""
+    """A convolution whose term (eq. 45) takes for the mean over its positions what is their sum (eqs. 37, 42)."""
 
     def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
         """The right terms times the number of output positions."""
