@@ -94,7 +94,7 @@ def compared(table: Table, batchnorm: str, vanilla: str) -> Outcome:
 
 
 @claim(
-    "by the formulas as printed, BatchNorm reduces λ_max at every γ below 3, in the median over these to less than half",
+    "by the formulas as printed, BatchNorm reduces λ_max at every γ below 3, in their median to less than half",
     paper='"for γ ≲ 3 … BatchNorm significantly reduces λ_max"',
 )
 def _flatter_as_printed(table: Table) -> Outcome:
