@@ -110,12 +110,12 @@ def improved(ratios: Sequence[tuple[str, Sequence[float]]], by: float) -> Outcom
 
     Args:
         ratios: For each pair of runs, the name of the arm (or of what is measured), and the ratios at its looks.
-        by: The factor from which on it is smaller; if that is not above the error over the seeds, it is a tie.
+        by: The factor from which on it is smaller. Less than that, or than the error over the seeds, is a tie.
 
     Example:
         >>> improved([("BN", [0.2, 0.4, 3.0]), ("BN", [0.1, 0.2])], by=1.5).measured
         'BN: 0.245 times, smaller at 4 of 5 looks'
-        >>> [improved([("BN", ratios)], by=1.5).verdict for ratios in ([0.8] * 5, [0.1] * 2, [2.0] * 5)]
+        >>> [improved([("BN", ratios)], by=1.5).verdict for ratios in ([0.8] * 5, [0.1] * 2, [1.2] * 5)]
         ['holds in part', 'holds in part', 'does not hold']
     """
     by_name: dict[str, list[Sequence[float]]] = {}
@@ -127,16 +127,29 @@ def improved(ratios: Sequence[tuple[str, Sequence[float]]], by: float) -> Outcom
     for place, (name, seeds) in enumerate(by_name.items()):
         logs = [math.log(median(seed)) for seed in seeds]
         smaller, count = sum(ratio < 1 for seed in seeds for ratio in seed), sum(map(len, seeds))
-        cases.append(is_greater([0.0], logs, at_least=math.log(by)) if count >= ENOUGH else None)
-        undecided = (
-            "too few" if count < ENOUGH else "the seeds disagree" if abs(fmean(logs)) > math.log(by) else "a tie"
-        )
-        remark = f" ({undecided})" if cases[-1] is None else ""
+        cases.append(_is_smaller(logs, by) if count >= ENOUGH else None)
+        remark = f" ({_undecided(logs, by, count)})" if cases[-1] is None else ""
         looks = "" if place else " looks"
         details.append(
             f"{names[name]}: {math.exp(fmean(logs)):.3g} times, smaller at {smaller} of {count}{looks}{remark}"
         )
     return judged(cases, "; ".join(details))
+
+
+def _is_smaller(logs: Sequence[float], by: float) -> bool | None:
+    """Whether ratios are below 1 by this factor; None if they are neither that nor above 1."""
+    if is_greater(logs, [0.0], at_least=math.log(IMPROVED)):
+        return False
+    return is_greater([0.0], logs, at_least=math.log(by)) or None
+
+
+def _undecided(logs: Sequence[float], by: float, count: int) -> str:
+    """Why ratios do not tell."""
+    if count < ENOUGH:
+        return "too few"
+    if abs(fmean(logs)) <= math.log(IMPROVED):
+        return "a tie"
+    return f"by less than {by:g}" if -math.log(by) <= fmean(logs) < 0 else "the seeds disagree"
 
 
 def against(ours: float, theirs: float) -> str:
