@@ -73,12 +73,13 @@ def convolution_terms(
 ) -> list[float]:
     """Of 3×3 convolutions with BatchNorm and a linear head, by position sums: flattened or pooled they start at 1.
 
-    As printed (eq. 45), every convolution counts |K|² positions too many. channels, sides: of the input and the layers.
+    As printed, the mean over positions is kept in place of the sum, which eq. 45 then multiplies by |K|, and q̃_αβ is 0.
+    channels, sides: of the input and the layers.
     """
     layers = len(channels)
     order = batchnorm(layers, gamma, as_printed=as_printed)
     features = channels[-1] * (sides[-1] ** 2 if head == "flatten" else 1)
-    counted = [side**4 if as_printed else 1 for side in sides]
+    counted = [side**2 if as_printed else 1 for side in sides]
     terms = [
         9 * channels[k - 1] * counted[k] * order.q_hat_xy[k - 1] * order.q_tilde_xy[k] for k in range(1, layers)
     ]  # q̂_αβ = q̂_xy

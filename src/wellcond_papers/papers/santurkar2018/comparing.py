@@ -14,12 +14,36 @@ from wellcond_papers.papers.santurkar2018.settings import BASE, PAPER, name_of
 
 AHEAD = 0.01
 """A network trains while more than this share of the decrease of its loss is ahead of it."""
-CLEAR = 0.1
-"""A ratio is an improvement if its logarithm is below 0 by more than this, and by more than its error over seeds."""
+WHOLE = -1.0
+"""With this share ahead, a network trains throughout."""
+OTHERS = (0.001, 0.03, 0.1)
+"""Other shares, to see what depends on the one that is taken."""
+IMPROVED, CLEARLY = 1.1, 1.5
+"""The factors from which on a number is improved, and clearly or significantly so."""
+ENOUGH = 5
+"""Fewer looks do not tell."""
+Check = Callable[[Table, float], Outcome]
+"""A check over the looks with this share of the decrease ahead."""
 
 
-def training_looks(record: Record) -> list[int]:
-    """The looks while a network trains: more than a hundredth of the decrease of its loss is ahead of it.
+def while_both_train(check: Check) -> Callable[[Table], Outcome]:
+    """The check over the looks while both networks train; its words also say what it gives over other looks."""
+
+    def checked(table: Table) -> Outcome:
+        outcome = check(table, AHEAD)
+        if outcome.verdict == "not tested":
+            return outcome
+        whole, *others = (check(table, ahead) for ahead in (WHOLE, *OTHERS))
+        bounds = ", ".join(f"{100 * ahead:g} %" for ahead in OTHERS)
+        verdicts = ", ".join(other.verdict for other in others)
+        over_all = f"Over the whole training it {whole.verdict}: {whole.measured}"
+        return replace(outcome, measured=f"{outcome.measured}. {over_all}. With {bounds} ahead: {verdicts}")
+
+    return checked
+
+
+def training_looks(record: Record, ahead: float = AHEAD) -> list[int]:
+    """The looks while a network trains: more than this share of the decrease of its loss is ahead of it.
 
     Example:
         >>> from wellcond.results import Row
@@ -30,14 +54,14 @@ def training_looks(record: Record) -> list[int]:
     losses = record.series(TRAINING_LOSS)
     least = min(losses.values(), default=0.0)
     decrease = next(iter(losses.values()), least) - least
-    last = max((step for step, loss in losses.items() if loss - least > AHEAD * decrease), default=-1)
+    last = max((step for step, loss in losses.items() if loss - least > ahead * decrease), default=-1)
     return [step for step in losses if step <= last]
 
 
-def both_train(record: Record, other: Record) -> list[int]:
+def both_train(record: Record, other: Record, ahead: float = AHEAD) -> list[int]:
     """The looks while two networks train."""
-    looks = set(training_looks(other))
-    return [step for step in training_looks(record) if step in looks]
+    looks = set(training_looks(other, ahead))
+    return [step for step in training_looks(record, ahead) if step in looks]
 
 
 def pairs(table: Table, norms: Sequence[str]) -> Iterator[tuple[str, Record, Record]]:
@@ -76,22 +100,23 @@ def compared(
         at, of = ("", "") if place else (f" {places}", "median ")  # the words come once
         ties = f" ({own.count(None)} a tie)" if None in own else ""
         details.append(f"{names[arm]}: at {own.count(True)} of {len(own)}{at}{ties}, {of}{medians}")
-    return weighed(results, "; ".join(details))
+    return judged(results, "; ".join(details))
 
 
-def improved(ratios: Sequence[tuple[str, Sequence[float]]]) -> Outcome:
+def improved(ratios: Sequence[tuple[str, Sequence[float]]], by: float) -> Outcome:
     """A claim that a number is smaller than in the network it is compared with, in the median over the looks.
 
-    Of the medians of the seeds the geometric mean is taken: half and twice as large are a tie.
+    Of the medians of the seeds the geometric mean is taken: half and twice as large are a tie. So are few looks.
 
     Args:
         ratios: For each pair of runs, the name of the arm (or of what is measured), and the ratios at its looks.
+        by: The factor from which on it is smaller. Less than that, or than the error over the seeds, is a tie.
 
     Example:
-        >>> improved([("BN", [0.2, 0.4, 3.0]), ("BN", [0.1, 0.2])]).measured
+        >>> improved([("BN", [0.2, 0.4, 3.0]), ("BN", [0.1, 0.2])], by=1.5).measured
         'BN: 0.245 times, smaller at 4 of 5 looks'
-        >>> improved([("BN", [0.95, 0.97])]).verdict
-        'holds in part'
+        >>> [improved([("BN", ratios)], by=1.5).verdict for ratios in ([0.8] * 5, [0.1] * 2, [1.2] * 5)]
+        ['holds in part', 'holds in part', 'does not hold']
     """
     by_name: dict[str, list[Sequence[float]]] = {}
     for name, at_looks in ratios:
@@ -101,23 +126,30 @@ def improved(ratios: Sequence[tuple[str, Sequence[float]]]) -> Outcome:
     cases, details = [], []
     for place, (name, seeds) in enumerate(by_name.items()):
         logs = [math.log(median(seed)) for seed in seeds]
-        cases.append(is_greater([0.0], logs, at_least=CLEAR))
         smaller, count = sum(ratio < 1 for seed in seeds for ratio in seed), sum(map(len, seeds))
+        cases.append(_is_smaller(logs, by) if count >= ENOUGH else None)
+        remark = f" ({_undecided(logs, by, count)})" if cases[-1] is None else ""
         looks = "" if place else " looks"
-        details.append(f"{names[name]}: {math.exp(fmean(logs)):.3g} times, smaller at {smaller} of {count}{looks}")
-    return weighed(cases, "; ".join(details))
+        details.append(
+            f"{names[name]}: {math.exp(fmean(logs)):.3g} times, smaller at {smaller} of {count}{looks}{remark}"
+        )
+    return judged(cases, "; ".join(details))
 
 
-def weighed(cases: Iterable[bool | None], measured: str) -> Outcome:
-    """The outcome of comparisons that may be ties: it holds if all are won, and in part if more than half are not lost.
+def _is_smaller(logs: Sequence[float], by: float) -> bool | None:
+    """Whether ratios are below 1 by this factor; None if they are neither that nor above 1."""
+    if is_greater(logs, [0.0], at_least=math.log(IMPROVED)):
+        return False
+    return is_greater([0.0], logs, at_least=math.log(by)) or None
 
-    Example:
-        >>> [weighed(cases, "").verdict for cases in ([True, True], [True, None], [None], [True, False])]
-        ['holds', 'holds in part', 'holds in part', 'does not hold']
-    """
-    cases = list(cases)
-    outcome = judged((case is not False for case in cases), measured)
-    return replace(outcome, verdict="holds in part") if None in cases and outcome.verdict == "holds" else outcome
+
+def _undecided(logs: Sequence[float], by: float, count: int) -> str:
+    """Why ratios do not tell."""
+    if count < ENOUGH:
+        return "too few"
+    if abs(fmean(logs)) <= math.log(IMPROVED):
+        return "a tie"
+    return f"by less than {by:g}" if -math.log(by) <= fmean(logs) < 0 else "the seeds disagree"
 
 
 def against(ours: float, theirs: float) -> str:

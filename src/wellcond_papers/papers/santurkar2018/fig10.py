@@ -13,7 +13,7 @@ from wellcond_papers.experiments.claims import Outcome, claim
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Record, Table
-from wellcond_papers.papers.santurkar2018.comparing import both_train, improved, pairs
+from wellcond_papers.papers.santurkar2018.comparing import CLEARLY, both_train, improved, pairs, while_both_train
 from wellcond_papers.papers.santurkar2018.drawing import legends, of_networks
 from wellcond_papers.papers.santurkar2018.networks import spread
 from wellcond_papers.papers.santurkar2018.probes import GRADIENT_CHANGE, predictiveness
@@ -57,8 +57,8 @@ def relative(record: Record, step: int) -> dict[str, float]:
     return {place: change / norm for place, change in absolute(record, step).items() if norm}
 
 
-def smaller(table: Table, errors: Errors) -> Outcome:
-    """The error is smaller with BatchNorm, over the looks while both networks train; at a look, over its distances."""
+def smaller(table: Table, errors: Errors, ahead: float) -> Outcome:
+    """The error is clearly smaller with BatchNorm, in the median over looks; at a look, over its distances."""
 
     def ratio(record: Record, plain: Record, step: int) -> float:
         ours, theirs = errors(record, step), errors(plain, step)
@@ -66,24 +66,27 @@ def smaller(table: Table, errors: Errors) -> Outcome:
 
     return improved(
         [
-            (arm, [ratio(record, plain, step) for step in both_train(record, plain) if errors(plain, step)])
+            (arm, [ratio(record, plain, step) for step in both_train(record, plain, ahead) if errors(plain, step)])
             for arm, record, plain in pairs(table, [NORMALIZED])
-        ]
+        ],
+        by=CLEARLY,
     )
 
 
-@claim("the ℓ2 error of the gradient is smaller with BatchNorm, in the median over distances and over the looks while "
-       "both networks train",
+@claim("the ℓ2 error of the gradient is smaller with BatchNorm by a factor of 1.5 or more, in the median over "
+       "distances and over the looks while both networks train",
        paper="gradients are significantly more predictive and change slowly in a given local neighborhood")  # fmt: skip
-def is_predictive(table: Table) -> Outcome:
+@while_both_train
+def is_predictive(table: Table, ahead: float) -> Outcome:
     """‖∇L(θ) − ∇L(θ_a)‖ is smaller."""
-    return smaller(table, absolute)
+    return smaller(table, absolute, ahead)
 
 
 @claim("so is the error relative to the norm of the gradient", paper="the source does not say it", is_ours=True)
-def is_relatively_predictive(table: Table) -> Outcome:
+@while_both_train
+def is_relatively_predictive(table: Table, ahead: float) -> Outcome:
     """‖∇L(θ) − ∇L(θ_a)‖ / ‖∇L(θ)‖ is smaller."""
-    return smaller(table, relative)
+    return smaller(table, relative, ahead)
 
 
 def draw(table: Table) -> Figure:
@@ -130,10 +133,29 @@ EXPERIMENT = Experiment(
         "paper": at_scale("paper", ARMS, seeds=2, looks=10, lengths=12),
     },
     measure=measure,
-    claims=[is_predictive, is_relatively_predictive],
+    claims=[
+        is_predictive.because(
+            "paper",
+            "seeds",
+            "One seed so far. In the VGG the error is smaller, by a factor of 1.2 only; over its whole training by 7. "
+            "The DLN has three looks while both train, at two of which it is smaller, and its standard network then "
+            "stops on a plateau, where the gradient does not change.",
+        ),
+        is_relatively_predictive.because(
+            "paper",
+            "seeds",
+            "One seed so far: in the VGG by a factor of 1.45; the DLN has three looks, at all of which it is smaller.",
+        ),
+    ],
     draw=draw,
     minutes={"smoke": 0.05, "laptop": 1.0, "gpu": 0.02, "paper": 4.0},
     contrast=[(name_of(network, BASE), name_of(network, NORMALIZED)) for network in ("DLN", "VGG")],
-    departures=[*choices_of("VGG", "DLN"), WHILE_BOTH_TRAIN, NOT_THE_FIRST, RATIOS],
+    departures=[
+        *choices_of("VGG", "DLN"),
+        WHILE_BOTH_TRAIN,
+        NOT_THE_FIRST,
+        RATIOS,
+        "That it explains why networks with BatchNorm are robust to a broad range of learning rates is not tested.",
+    ],
     silent=UNSTATED,
 )

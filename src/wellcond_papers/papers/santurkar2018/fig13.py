@@ -10,14 +10,13 @@ from wellcond_papers.experiments.claims import END, Claim, Outcome, is_greater, 
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.percentages import percent
-from wellcond_papers.papers.santurkar2018.comparing import weighed
 from wellcond_papers.papers.santurkar2018.drawing import draw_training
 from wellcond_papers.papers.santurkar2018.judging import POINT, as_low_as, lower_loss
 from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     LP,
+    LP_NORMS,
     NORMALIZED,
-    SAME_AS_BATCHNORM,
     UNSTATED,
     arms_of,
     at_scale,
@@ -52,7 +51,7 @@ def accuracies(ending: str, batchnorm: float, standard: float) -> Claim:
             for ours, theirs in zip(shares, (batchnorm, standard), strict=True)
         ]
         details = " against ".join(percent([100 * seed for seed in seeds]) for seeds in shares)
-        return weighed([is_greater(*shares, at_least=POINT), *near], details)
+        return judged([is_greater(*shares, at_least=POINT), *near], details)
 
     return Claim(
         f"the VGG{' with augmented images' * bool(ending)} has a higher test accuracy with BatchNorm than without, and "
@@ -97,8 +96,9 @@ EXPERIMENT = Experiment(
     contrast=[(name_of(network, BASE), name_of(network, NORMALIZED)) for network in ("DLN", "VGG")],
     departures=[
         *choices_of("VGG", "DLN"),
-        SAME_AS_BATCHNORM,
-        "The source does not say how it augments: crops and flips are taken.",
+        LP_NORMS,
+        "The source does not say how it augments: crops and flips are taken. That training has come to a plateau by "
+        "its end, of which it says so, is not tested.",
     ],
     silent=UNSTATED,
 )

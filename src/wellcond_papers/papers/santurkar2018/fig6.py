@@ -10,7 +10,7 @@ from wellcond.results.quantities import SHIFT_COSINE, SHIFT_DIFFERENCE
 from wellcond_papers.experiments.claims import Outcome, claim
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.santurkar2018.comparing import both_train, compared, pairs
+from wellcond_papers.papers.santurkar2018.comparing import both_train, compared, pairs, while_both_train
 from wellcond_papers.papers.santurkar2018.drawing import draw_layers, layers_of
 from wellcond_papers.papers.santurkar2018.judging import lower_loss, more_accurate
 from wellcond_papers.papers.santurkar2018.probes import shifts
@@ -37,12 +37,12 @@ def measure(job: Job) -> Iterable[Row]:
     return trained(job, shifts(job))
 
 
-def over_layers(table: Table, quantity: str) -> Iterator[tuple[str, float, float]]:
+def over_layers(table: Table, quantity: str, ahead: float) -> Iterator[tuple[str, float, float]]:
     """Each layer's mean over the looks while both networks train, with BatchNorm and without."""
     for arm, record, plain in pairs(table, [NORMALIZED]):
         for layer in layers_of(record, quantity):
             ours, theirs = record.series(quantity, layer), plain.series(quantity, layer)
-            looks = [step for step in both_train(record, plain) if step in ours and step in theirs]
+            looks = [step for step in both_train(record, plain, ahead) if step in ours and step in theirs]
             if looks:
                 yield arm, fmean(ours[step] for step in looks), fmean(theirs[step] for step in looks)
 
@@ -50,20 +50,24 @@ def over_layers(table: Table, quantity: str) -> Iterator[tuple[str, float, float
 @claim("the step of the layers before it turns a layer's gradient as much as without BatchNorm, or more: the cosine is "
        "at most 0.05 higher in the mean while both networks train",
        paper="similar, or even worse, internal covariate shift (cosine, ideally 1)")  # fmt: skip
-def turns(table: Table) -> Outcome:
+@while_both_train
+def turns(table: Table, ahead: float) -> Outcome:
     """The cosine is not better than without BatchNorm."""
     return compared(
-        over_layers(table, SHIFT_COSINE), lambda ours, plain: ours <= plain + SIMILAR_COSINE, "layers and seeds"
+        over_layers(table, SHIFT_COSINE, ahead), lambda ours, plain: ours <= plain + SIMILAR_COSINE, "layers and seeds"
     )
 
 
 @claim("the step of the layers before it changes a layer's gradient as much as without BatchNorm, or more: the "
        "ℓ2-difference is at least 0.8 times as large in the mean while both networks train",
        paper="similar, or even worse, internal covariate shift (ℓ2-difference, ideally 0)")  # fmt: skip
-def changes(table: Table) -> Outcome:
+@while_both_train
+def changes(table: Table, ahead: float) -> Outcome:
     """The difference is not smaller than without BatchNorm."""
     return compared(
-        over_layers(table, SHIFT_DIFFERENCE), lambda ours, plain: ours >= SIMILAR_DIFFERENCE * plain, "layers and seeds"
+        over_layers(table, SHIFT_DIFFERENCE, ahead),
+        lambda ours, plain: ours >= SIMILAR_DIFFERENCE * plain,
+        "layers and seeds",
     )
 
 
@@ -90,9 +94,10 @@ EXPERIMENT = Experiment(
         ),
         changes.because(
             "paper",
-            "the paper's claim does not hold here",
-            "All eight of the DLN are larger with BatchNorm, by factors of 1.1 to 3.7. In the VGG five of eight are "
-            "0.86 to 1.35 times as large and three are just below the bound, 0.75 to 0.80 times.",
+            "depends on a setting that differs here, or that the source does not name",
+            "The bound of 0.8 is ours: all eight of the DLN are larger with BatchNorm, by factors of 1.1 to 3.7; in "
+            "the VGG five of eight are 0.86 to 1.35 times as large, and three are just below it, 0.75 to 0.80 times. "
+            "With a bound of ⅔ all would be similar.",
         ),
         lower_loss([NORMALIZED], "performing better in terms of loss"),
         more_accurate(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator
 from statistics import median
 
@@ -38,10 +37,10 @@ def measure(job: Job) -> Iterable[Row]:
     return trained(job, moment_changes(job), [place + k for place in range(0, job["steps"], every) for k in (0, 1)])
 
 
-@claim("with noisy BatchNorm both moments change more from step to step than in the standard network",
+@claim("with noisy BatchNorm both moments change at least twice as much from step to step as in the standard network",
        paper="significantly higher covariate shift than standard networks")  # fmt: skip
 def shifts_more(table: Table) -> Outcome:
-    """The median change over training is larger, in every layer, of mean and variance."""
+    """The median change over training is twice as large, in every layer, of mean and variance."""
 
     def cases() -> Iterator[tuple[str, float, float]]:
         for _, noisy, plain in pairs(table, [NOISY]):
@@ -51,7 +50,7 @@ def shifts_more(table: Table) -> Outcome:
                     if theirs:
                         yield name, median(ours.values()), median(theirs.values())
 
-    return compared(cases(), operator.gt, "layers and seeds")
+    return compared(cases(), lambda noisy, plain: noisy >= 2 * plain, "layers and seeds")
 
 
 EXPERIMENT = Experiment(
@@ -81,5 +80,5 @@ EXPERIMENT = Experiment(
     minutes={"smoke": 0.05, "laptop": 3.5, "gpu": 0.1, "paper": 5.0},
     contrast=[(name_of("VGG", BASE), name_of("VGG", NOISY))],
     departures=[*choices_of("VGG"), ONE_BATCH],
-    silent=("width", *UNSTATED),
+    silent=UNSTATED,
 )

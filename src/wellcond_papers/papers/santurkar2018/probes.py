@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD
 
 from wellcond.measurements.landscape.landscape import landscape
@@ -43,6 +44,8 @@ GRADIENT_CHANGE = "gradient_change"
 """‖∇L(θ) − ∇L(θ_a)‖ at one step length; the row's `layer` holds the step length, in units of the learning rate."""
 QUANTILES = {f"quantile_{level:02d}": level / 100 for level in (1, 5, 15, 30, 50, 70, 85, 95, 99)}
 """Levels by the names of their rows: a distribution in nine numbers."""
+GAIN, SHIFT = "gain", "shift"
+"""What a norm multiplies a unit by, and adds to it."""
 BINS = 400
 """Bins of the histograms that quantiles are read from."""
 
@@ -102,7 +105,10 @@ def moment_changes(job: Job) -> Probe:
 
 
 def distributions(job: Job) -> Probe:
-    """The distribution of one unit of some layers, drawn once, over one batch: quantiles, mean and variance."""
+    """The distribution of one unit of some layers, drawn once, over one batch: quantiles, mean and variance.
+
+    After a norm also its gain and its shift, which set the variance and the mean.
+    """
     keep_batch = _first_batch()
     draw = torch.Generator().manual_seed(job["seed"])
     place = float(torch.rand(1, generator=draw))
@@ -116,6 +122,10 @@ def distributions(job: Job) -> Probe:
             unit = int(place * seen.units)
             yield Row(step, layer, ACTIVATION_MEAN, float(seen.mean[unit]), "")
             yield Row(step, layer, ACTIVATION_VARIANCE, float(seen.variance[unit]), "")
+            norm = problem.model.get_submodule(inner)
+            if isinstance(norm, _BatchNorm):
+                yield Row(step, layer, GAIN, norm.weight[unit].item(), "")
+                yield Row(step, layer, SHIFT, norm.bias[unit].item(), "")
             values = quantiles(seen.unit_histogram(unit), list(QUANTILES.values()))
             for name, value in zip(QUANTILES, values, strict=True):
                 yield Row(step, layer, name, value, "")

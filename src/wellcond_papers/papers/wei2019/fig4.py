@@ -21,6 +21,7 @@ from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.models import preact_resnet18, vgg
+from wellcond_papers.papers.wei2019.networks import STANDARDIZED
 from wellcond_papers.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.training.classifier import train_classifier
 from wellcond_papers.training.schedules import warm_up
@@ -121,16 +122,22 @@ def compared(table: Table, orders: Sequence[Sequence[str]], quantity: str) -> Ou
     return judged(cases, "mean over training, " + "; ".join(words) if words else "")
 
 
-FASTER = '"smaller γ initialization indeed increases the speed of convergence"'
 STARTS = [f"γ {gamma:g}" for gamma in GAMMAS]
 
 
-@claim("the training loss falls faster the smaller γ is at the start", paper=FASTER)
+@claim(
+    "the training loss falls faster the smaller γ is at the start; a start that diverges is the slower one",
+    paper='"smaller γ initialization indeed increases the speed of convergence"',
+)
 def _loss(table: Table) -> Outcome:
     return compared(table, [STARTS], TRAINING_LOSS)
 
 
-@claim("the test accuracy rises faster the smaller γ is at the start", paper=FASTER)
+@claim(
+    "the test accuracy rises faster the smaller γ is at the start",
+    paper="it speaks of convergence, and does not say of which curve",
+    is_ours=True,
+)
 def _accuracy(table: Table) -> Outcome:
     return compared(table, [STARTS], TEST_ACCURACY)
 
@@ -180,14 +187,15 @@ EXPERIMENT = Experiment(
         _loss.because(
             "gpu",
             "seeds",
-            "PreAct-ResNet-18 falls alike from γ 0.1 and 0.5 (1.168 and 1.166, two seeds 0.016 and 0.024 apart). The "
-            f"distance to γ = 1 is no measure of speed: {BROKEN}",
+            "PreAct-ResNet-18 falls alike from γ 0.1 and 0.5 (1.168 and 1.166, two seeds 0.016 and 0.024 apart). That "
+            f"γ = 1 is the slowest says little about speed: {BROKEN}",
         ),
         _accuracy.because(
             "gpu",
-            "the paper's claim does not hold here",
-            "PreAct-ResNet-18 is 2.6 points ahead from γ 0.5, in both seeds, over these three epochs, though the "
-            "losses are level (claim 1): 0.1 is no faster than 0.5. Both are ahead of γ = 1, which fails at first.",
+            "depends on a setting that differs here, or that the source does not name",
+            "The source does not name its values of γ. PreAct-ResNet-18 is 2.6 points ahead from γ 0.5, in both seeds, "
+            "over these three epochs, though the losses are level (claim 1): 0.1 is no faster than 0.5. Both are ahead "
+            "of γ = 1, which fails at first.",
         ),
         _warmed,
     ],
@@ -196,6 +204,7 @@ EXPERIMENT = Experiment(
     contrast=[(f"{name}, γ 0.1", f"{name}, γ 1") for name in NETWORKS],
     departures=(
         "The source names neither the values of γ, nor the batch size, the number of epochs and the augmentation.",
+        STANDARDIZED,
         "Beyond the source: γ = 1 with a rate that rises over the first epoch, at `paper`.",
     ),
     silent=("batch", "epochs", "looks", "half"),

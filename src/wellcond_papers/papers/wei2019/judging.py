@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean, median
 
-from wellcond_papers.experiments.claims import CauseKind, Outcome, judged
+from wellcond_papers.experiments.claims import END, CauseKind, Outcome, judged
 from wellcond_papers.papers.wei2019.heat_maps import LINES, SQUARED, HeatMap
 
 NOT_HERE: CauseKind = "the paper's claim does not hold here"
 NOT_NAMED: CauseKind = "depends on a setting that differs here, or that the source does not name"
 TENDENCY = 0.75
 """The share of pairs from which on there is a tendency (a rank correlation of ½)."""
+EPOCHS = 5
+"""How long the source trains."""
 
 
 def spread(values: Sequence[float]) -> str:
@@ -54,14 +56,30 @@ def divergence_of(maps: Mapping[str, HeatMap], lines: Sequence[str] = LINES) -> 
     return f"where training begins to diverge, over η* (right up to a factor of 2): {'; '.join(parts)}" if maps else ""
 
 
+def trained_to_the_end(maps: Mapping[str, HeatMap]) -> dict[str, HeatMap]:
+    """The maps with at least half of the training of the source, which alone can say what is best after it."""
+    return {arm: heat_map for arm, heat_map in maps.items() if heat_map.settings["epochs"] >= END * EPOCHS}
+
+
+def judged_at_the_end(cases: Sequence[bool], measured: str) -> Outcome:
+    """The outcome from maps that are trained to the end; without any, training was too short to tell.
+
+    Example:
+        >>> judged_at_the_end([], "0.3").verdict, judged_at_the_end([], "").verdict
+        ('too short to tell', 'not tested')
+    """
+    return judged(cases, measured) if cases or not measured else Outcome("too short to tell", measured)
+
+
 def best_over(maps: Mapping[str, HeatMap], line: str) -> Outcome:
-    """Whether the best rate is about half the limit, in every row of every map."""
+    """Whether the best rate is about half the limit, in every row of every map that is trained to the end."""
     ratios = {
         arm: [heat_map.best(value)[1] / heat_map.limit(line, value) for value in heat_map.values]
         for arm, heat_map in maps.items()
     }
     # committed grids have half decades: a rate is about another if it is its neighbor
-    cases = [abs(math.log10(2 * ratio)) <= 0.5 for values in ratios.values() for ratio in values]
+    near = {arm: [abs(math.log10(2 * ratio)) <= 0.5 for ratio in values] for arm, values in ratios.items()}
     words = [f"{arm.removesuffix(SQUARED)} {spread(values)}" for arm, values in ratios.items()]
-    share = f"within half a decade of ½ in {sum(cases)} of {len(cases)} rows"
-    return judged(cases, f"best rate over η* {line}: {'; '.join(words)}; {share}" if words else "")
+    share = f"within half a decade of ½ in {sum(map(sum, near.values()))} of {sum(map(len, near.values()))} rows"
+    measured = f"best rate over η* {line}: {'; '.join(words)}; {share}" if words else ""
+    return judged_at_the_end([case for arm in trained_to_the_end(maps) for case in near[arm]], measured)

@@ -18,6 +18,10 @@ from wellcond_papers.models import meanfield_cnn, meanfield_mlp
 FC = "fc {inputs}-1000-1000-1000-10"
 CONV = "conv {image} 30-60-90 k3 s2 10"
 MOMENTUM = 0.9
+STANDARDIZED = (
+    "Images are standardized, channel by channel; the source assumes inputs of mean 0 and variance 1 in its theory, "
+    "and does not say how it prepares its images."
+)
 
 
 def network(architecture: Architecture, seed: int) -> nn.Sequential:

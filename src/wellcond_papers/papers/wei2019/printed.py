@@ -1,7 +1,11 @@
 """The formulas of wei2019 as they are printed, for comparison with the corrected ones.
 
-As printed, BatchNorm divides the gradient by q instead of the variance q − q_xy, which makes λ_max too low; and a
-convolution counts the positions of its output twice (eq. 45), which makes it far too high.
+As printed, BatchNorm divides the gradient by q instead of the variance q − q_xy, which makes λ_max too low. Eq. 45, the
+term of a convolution, is right for means over positions. But the recursions of these means (eqs. 37, 42) keep them from
+layer to layer, where what is kept is the sum, and that makes λ_max too high.
+
+The base case of q̃_αβ is not printed. It is 0 here: by eq. 112 the gradients at two positions under a fully connected
+layer have no product. Of q̂⁰ and q̂⁰_xy, printed as 0 and 1 in § 3.1.1, claim 6.1 has the right values 1 and 0.
 """
 
 from __future__ import annotations
@@ -18,6 +22,13 @@ from wellcond.learning_rate.meanfield.moments import Kernel, Moments, Number, fl
 from wellcond.learning_rate.meanfield.prediction import LayerContribution, contributions
 from wellcond.learning_rate.meanfield.stages import Nonlinearity, Stage, Variant, mapped
 
+AS_PRINTED = (
+    "As printed: with the base case of q̂⁰ and q̂⁰_xy of claim 6.1, which § 3.1.1 prints the other way round; that of "
+    "q̃_αβ is not printed, and is 0 here, which it is by eq. 112 under a fully connected layer (with 1, λ_max of the "
+    "convolutional network at γ = 1 would be 6700 instead of 344).",
+)
+"""What the source leaves open about its formulas, and how they are read here."""
+
 
 class PrintedNorm(Nonlinearity):
     """BatchNorm with constant statistics, which divides the gradient by s² = q (eq. 25)."""
@@ -29,11 +40,11 @@ class PrintedNorm(Nonlinearity):
 
 
 class PrintedConvolution(Convolution):
-    """A convolution whose term has |K| once for h and once for δ, of which sums are carried back already (eq. 45)."""
+    """A convolution whose term (eq. 45) takes for the mean over its positions what is their sum (eqs. 37, 42)."""
 
     def terms(self, h: Kernel, g: Kernel) -> Iterator[Kernel]:
-        """The right terms times the squared number of output positions."""
-        return (term.scaled(float64(math.prod(self.window.outputs) ** 2)) for term in super().terms(h, g))
+        """The right terms times the number of output positions."""
+        return (term.scaled(float64(math.prod(self.window.outputs))) for term in super().terms(h, g))
 
 
 def printed_contributions(
