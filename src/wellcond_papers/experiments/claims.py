@@ -17,12 +17,13 @@ END = 0.5
 
 CauseKind = Literal[
     "the paper's claim does not hold here",
+    "our claim does not hold here",
     "too short to tell",
     "depends on the preprocessing, which the source does not name",
     "depends on a setting that differs here, or that the source does not name",
     "seeds",
 ]
-"""Why a claim fails, or holds in part."""
+"""Why a claim fails, or holds in part; the first is never said of a claim of ours, nor the second of the paper's."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Sequence
+from statistics import fmean
 
 from torch import Tensor, nn
 
@@ -11,6 +13,7 @@ from wellcond.measurements.layers.conditioning import conditioning
 from wellcond.problem.problem import Problem
 from wellcond.results import Row
 from wellcond.results.quantities import GRADIENT, INPUT, LOSS
+from wellcond_papers.experiments.claims import is_greater
 
 MAGNITUDES = (INPUT.lambda_max, GRADIENT.lambda_max)
 """λ_max of Σx and of Σ∇h."""
@@ -67,11 +70,13 @@ def layer_rows(
     return rows
 
 
-def is_above(low: Mapping[str, float], high: Mapping[str, float]) -> list[bool]:
-    """Layer by layer, whether the second is greater; layers that only one has are left out.
+def is_larger(ours: Sequence[float], theirs: Sequence[float]) -> bool | None:
+    """Whether the geometric mean over seeds is larger, None for a tie; where one is 0 or infinite, the mean decides.
 
     Example:
-        >>> is_above({"fc1": 1.0, "fc2": 5.0}, {"fc1": 2.0, "fc2": 4.0})
-        [True, False]
+        >>> is_larger([10.0, 1000.0], [20.0, 100.0]), is_larger([math.inf, 1.0], [9.0, 9.0])
+        (None, True)
     """
-    return [high[layer] > low[layer] for layer in low if layer in high]
+    if all(0 < value < math.inf for value in (*ours, *theirs)):
+        return is_greater([*map(math.log, ours)], [*map(math.log, theirs)])
+    return fmean(ours) > fmean(theirs)

@@ -16,7 +16,7 @@ from wellcond.training.run import Run
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job
-from wellcond_papers.experiments.table import Table
+from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.models import mlp
 from wellcond_papers.training.classifier import train_classifier
 
@@ -38,7 +38,8 @@ COMPARED_LR = {"lecun": 0.2, "he": 0.05}
 """The rate at which the layers of a plain network and of one with BN are compared, by their initialization: the larger
 two of 0.05, 0.2 and 1 make the plain one diverge with He's, and with LeCun's only 0.2 moves it."""
 AS_IN_SECTION_4 = (
-    "“similar results as those obtained using full gradient descent, as described in Section 4 of the paper”"
+    "“similar results as those obtained using full gradient descent, as described in Section 4 of the paper”; the "
+    "supplement does not say which"
 )
 """All that the supplement says of figures V and VI."""
 SILENT = ("epochs", "rates", "measured", "looks", "compared_lr")
@@ -115,8 +116,21 @@ def hidden(values: Mapping[str, float], quantity: str) -> dict[str, float]:
 
 
 def at_step(table: Table, arm: str, quantity: str, step: int | None = None) -> dict[str, float]:
-    """One quantity of the hidden layers at one step; None for the last look."""
+    """One quantity of the hidden layers at one step, the mean over seeds; None for the last look."""
     return hidden(table.arm(arm).mean_by_layer(quantity, step), quantity)
+
+
+def by_seed(table: Table, arm: str, other: str) -> list[tuple[Record, Record]]:
+    """The runs of two arms in pairs, seed by seed."""
+    others = {record.settings.get("seed"): record for record in table.arm(other)}
+    pairs = [(record, others.get(record.settings.get("seed"))) for record in table.arm(arm)]
+    return [(record, partner) for record, partner in pairs if partner is not None]
+
+
+def shared_looks(pair: tuple[Record, Record], quantity: str) -> dict[int, list[dict[str, float]]]:
+    """One quantity of the hidden layers of both runs, by the steps at which both were measured: one may diverge."""
+    steps = set.intersection(*(set(Table([record]).steps(quantity)) for record in pair))
+    return {step: [hidden(record.by_layer(quantity, step), quantity) for record in pair] for step in sorted(steps)}
 
 
 def spread(values: Mapping[str, float]) -> float:
@@ -132,10 +146,10 @@ def spread(values: Mapping[str, float]) -> float:
 
 def change(table: Table, arm: str, quantity: str) -> dict[str, float]:
     """By hidden layer, how many times its greatest value over training is its least; the geometric mean over seeds."""
-    by_seed: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
     for record in table.arm(arm):
         looks = [hidden(record.by_layer(quantity, step), quantity) for step in Table([record]).steps(quantity)]
         for layer in looks[0] if looks else ():
             ratio = spread({str(i): look[layer] for i, look in enumerate(looks)})
-            by_seed.setdefault(layer, []).append(ratio)
-    return {layer: geometric_mean(ratios) for layer, ratios in by_seed.items()}
+            ratios.setdefault(layer, []).append(ratio)
+    return {layer: geometric_mean(each) for layer, each in ratios.items()}

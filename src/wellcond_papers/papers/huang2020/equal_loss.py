@@ -15,7 +15,7 @@ from wellcond.results import number
 from wellcond.results.quantities import LOSS, MatrixQuantities
 from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
 from wellcond_papers.experiments.table import Record, Table
-from wellcond_papers.papers.huang2020.deep_mlp import hidden
+from wellcond_papers.papers.huang2020.deep_mlp import by_seed, hidden
 
 LEVELS = (4.0, 3.0, 2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 
@@ -78,11 +78,9 @@ def better_conditioned_at_equal_loss(
 
 def compared(table: Table, plain: str, bn: str, quantities: Sequence[str], loss: float) -> list[tuple[float, float]]:
     """Without and with BN at one loss, by seed, quantity and layer; both infinite says nothing."""
-    other = {record.settings.get("seed"): record for record in table.arm(bn)}
     values = []
-    for record in table.arm(plain):
-        partner = other.get(record.settings.get("seed"))
-        for quantity in quantities if partner is not None else ():
-            without, with_bn = (at_loss(each, quantity, loss) for each in (record, partner) if each is not None)
+    for pair in by_seed(table, plain, bn):
+        for quantity in quantities:
+            without, with_bn = (at_loss(record, quantity, loss) for record in pair)
             values += [(without[layer], with_bn[layer]) for layer in without if layer in with_bn]
     return [pair for pair in values if min(pair) < math.inf]

@@ -13,10 +13,12 @@ from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.networks import (
     IMAGENET,
-    ONE_SCALE,
+    ITS_DROPS,
+    ON_IMAGENET,
     SMOKE,
     STAND_IN,
     build,
+    noise_of_a_test,
     percent_wrong,
     trained,
 )
@@ -54,7 +56,10 @@ def draw(table: Table) -> Figure:
     return figure
 
 
-@claim("ResNet-LastBN has a better optimization efficiency than ResNet, at both depths", paper="a better efficiency")
+@claim(
+    "ResNet-LastBN has a better optimization efficiency than ResNet, at both depths",
+    paper="“ResNetLastBN has a better optimization efficiency than ResNet, at both depths”",
+)
 def trains_faster(table: Table) -> Outcome:
     """By the training loss at every look after the first."""
     cases: list[bool | None] = []
@@ -75,18 +80,19 @@ def trains_faster(table: Table) -> Outcome:
 
 
 @claim(
-    "ResNet-LastBN ends with a slightly lower test error, at both depths",
-    paper="29.38 against 29.78 %; 23.76 against 23.97 %",
+    "ResNet-LastBN ends with a slightly lower test error, at both depths, beyond the standard error of the test",
+    paper="“a slightly improved performance”: 29.38 against 29.78 %; 23.76 against 23.97 %",
     needs=END,
 )
 def tests_better(table: Table) -> Outcome:
     """By the test error at the end."""
-    errors = {depth: [[percent_wrong(record) for record in each] for each in pair(table, depth)] for depth in DEPTHS}
-    whole = {depth: values for depth, values in errors.items() if all(values)}
-    words = [
-        f"{depth} layers: {fmean(last):.2f} against {fmean(plain):.2f} %" for depth, (plain, last) in whole.items()
-    ]
-    return judged([is_greater(*values) for values in whole.values()], "; ".join(words))
+    cases, words = [], []
+    for depth in DEPTHS:
+        plain, last = ([percent_wrong(record) for record in each] for each in pair(table, depth))
+        if plain and last:
+            cases.append(is_greater(plain, last, at_least=noise_of_a_test(table.where(depth=depth))))
+            words.append(f"{depth} layers: {fmean(last):.2f} against {fmean(plain):.2f} %")
+    return judged(cases, "; ".join(words))
 
 
 def pair(table: Table, depth: int) -> tuple[Table, Table]:
@@ -117,14 +123,15 @@ EXPERIMENT = Experiment(
         tests_better.because(
             "stand-in",
             "seeds",
-            "With 18 layers the seeds of Table A have 51.21 against 51.20 %, each within a point. With 50 layers "
-            "LastBN is 5 points better, in one seed.",
+            "With 18 layers the errors differ by less than the standard error of the test, 0.5 points, as over the "
+            "three seeds of Table A (51.21 against 51.20 %). With 50 layers LastBN is 5 points better, in one seed, "
+            "with both hardly trained.",
         ),
     ],
     draw=draw,
     minutes={"smoke": 0.05, "stand-in": 1.5, "paper": 1800.0},
     contrast=[("ResNet-18", "ResNet-18-LastBN")],
-    departures=["The training loss stands for the training error.", ONE_SCALE],
+    departures=["The training loss stands for the training error.", *ON_IMAGENET, *ITS_DROPS],
     silent=["half", "tests"],
     stand_in="The same networks are trained on CIFAR-100, enlarged to 64×64, for 10 epochs, with one seed. That shows "
     "whether LastBN helps at the beginning of training with 100 classes; it says nothing about errors on ImageNet.",

@@ -9,7 +9,8 @@ EXPERIMENT = experiment(
     "fig2",
     "Full second moment of gradients and those of the layers, 8-layer MLP, plain and BN",
     "The second moment M of the gradients of single examples gives the same observation as the Fisher matrix. The "
-    "largest eigenvalue of a sub-Hessian can also indicate the magnitude of a layer's weight-gradient.",
+    "authors believe that the largest eigenvalue of a sub-Hessian can also indicate the magnitude of a layer's "
+    "weight-gradient; it has negative eigenvalues.",
     ["F", "M", "H"],
     NETWORK,
     {"F": 400, "M": 3600, "H": 400},

@@ -7,7 +7,7 @@ from wellcond_papers.papers.huang2020.fisher import experiment
 EXPERIMENT = experiment(
     "fig3",
     "Fisher matrix and second moment of gradients, 4-layer MLP, 24 units",
-    "A 4-layer MLP gives the same observation as the 8-layer one, with both curvature matrices.",
+    "Shows the matrices of figures I and II for a 4-layer MLP, without a word on what follows.",
     ["F", "M"],
     {"depth": 4, "units": 24},
     {"F": 540, "M": 2500},

@@ -7,7 +7,7 @@ from wellcond_papers.papers.huang2020.fisher import experiment
 EXPERIMENT = experiment(
     "fig4",
     "Fisher matrix and second moment of gradients, 4-layer MLP, 36 units",
-    "A wider 4-layer MLP gives the same observation as the 8-layer one, with both curvature matrices.",
+    "Shows the matrices of figures I and II for a wider 4-layer MLP, without a word on what follows.",
     ["F", "M"],
     {"depth": 4, "units": 36},
     {"F": 560, "M": 4100},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,16 +28,22 @@ from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.models import mlp
 from wellcond_papers.papers.huang2020.fisher_claims import (
+    MATRICES,
     NORMS,
-    OBSERVED,
     SHARES,
+    WITHOUT_A_WORD,
     greater_with_bn,
     layers_agree,
     layers_are_better,
     matrices_agree,
     whole_is_better,
 )
-from wellcond_papers.papers.huang2020.sub_hessian import indicates_the_gradient, is_fisher_without_bn, sub_hessians
+from wellcond_papers.papers.huang2020.sub_hessian import (
+    has_negative_eigenvalues,
+    indicates_the_gradient,
+    is_fisher_without_bn,
+    sub_hessians,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,6 +64,11 @@ DEPARTURES = (
     "An image gives 9 gradients to F and one to M. A full matrix has one row per weight, 7152 with 8 layers, 4848 with "
     "4 and 8136 with 36 units: with fewer gradients than a few times that many, κ_80% shows the sample as well.",
     "κ_100% is left out: with ReLU and with BN these matrices are singular.",
+    "The matrices are those of the layers' weights; gains and shifts of BN are left out.",
+)
+ONLY_WITH_BN = (
+    "They have with BN, in all layers but the last, which has no norm behind it. A rectifier network without BN is "
+    "linear in one layer's weights, piece by piece: its sub-Hessians are its sub-Fisher matrices (claim 8)."
 )
 
 
@@ -88,7 +100,7 @@ def draw(table: Table) -> Figure:
     """One line of panels per matrix: λ_max and κ_p, whole and of every layer, plain next to BN."""
     shown = {
         f"${matrix}$: {title}": (matrix, quantity)
-        for matrix in OBSERVED
+        for matrix in MATRICES
         if any(arm.endswith(matrix) for arm in table.arms)
         for title, quantity in PANELS.items()
     }
@@ -153,14 +165,16 @@ def experiment(
 
     def claims() -> Iterator[Claim]:
         for matrix in matrices:
-            if matrix in OBSERVED:
+            if matrix in MATRICES and not (matrix == "F" and "H" in matrices):
                 yield from (make(matrix) for make in (whole_is_better, layers_are_better))
                 of_magnitude = [make(matrix) for make in (layers_agree, greater_with_bn)]
                 yield from map(undecided, of_magnitude) if matrix == "F" else of_magnitude
-        if "M" in matrices:
-            yield undecided(matrices_agree)
         if "H" in matrices:
-            yield from (indicates_the_gradient, is_fisher_without_bn)
+            yield from (matrices_agree, indicates_the_gradient)
+            yield has_negative_eigenvalues.because("paper", "the paper's claim does not hold here", ONLY_WITH_BN)
+            yield is_fisher_without_bn
+        elif "M" in matrices:
+            yield undecided(replace(matrices_agree, paper=WITHOUT_A_WORD, is_ours=True))
 
     small = network | {"units": network["units"] // 3, "data": "digits", "size": None}
     real = network | {"data": "mnist", "size": 12}
@@ -177,7 +191,7 @@ def experiment(
         measure=measure,
         claims=tuple(claims()),
         draw=draw,
-        contrast=[(f"plain {matrix}", f"BN {matrix}") for matrix in matrices if matrix in OBSERVED],
+        contrast=[(f"plain {matrix}", f"BN {matrix}") for matrix in matrices if matrix in MATRICES],
         departures=DEPARTURES,
         silent=("images", "batch"),
         **more,
