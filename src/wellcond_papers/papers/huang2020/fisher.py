@@ -67,7 +67,7 @@ DEPARTURES = (
     "The matrices are those of the layers' weights; gains and shifts of BN are left out.",
 )
 ONLY_WITH_BN = (
-    "They have with BN, in all layers but the last, which has no norm behind it. A rectifier network without BN is "
+    "They have with BN, in all layers but the last, after which there is no norm. A rectifier network without BN is "
     "linear in one layer's weights, piece by piece: its sub-Hessians are its sub-Fisher matrices (claim 8)."
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wellcond.results import Row, number
@@ -13,6 +12,7 @@ from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.conditioning import LABELS, layer_rows
+from wellcond_papers.papers.huang2020.deep_mlp import spread
 from wellcond_papers.papers.huang2020.equal_loss import better_conditioned_at_equal_loss
 from wellcond_papers.papers.huang2020.fig6 import better_conditioned
 from wellcond_papers.papers.huang2020.layer_pictures import draw_loss, draw_networks
@@ -75,16 +75,6 @@ def draw(table: Table) -> Figure:
     return figure
 
 
-def shared_looks(table: Table, quantity: str) -> list[int]:
-    """The steps at which both networks were measured."""
-    return sorted(set(table.arm("BN").steps(quantity)) & set(table.arm("plain").steps(quantity)))
-
-
-def spread(values: Sequence[float]) -> float:
-    """The greatest over the least; infinite if one is 0."""
-    return max(values) / min(values) if min(values) > 0 else math.inf
-
-
 @claim(
     "with BN the magnitudes of the convolutions lie closer together",
     paper="shows condition numbers alone, and says that they give the MLP's observations",
@@ -97,10 +87,10 @@ def even_magnitudes(table: Table) -> Outcome:
     """
     cases, details = [], []
     for name, matrix in NAMES.items():
-        quantity = matrix.lambda_max
+        quantity, arms = matrix.lambda_max, [table.arm(arm) for arm in ("BN", "plain")]
         looks = [
-            [spread(list(table.arm(arm).mean_by_layer(quantity, step).values())[1:-1]) for arm in ("BN", "plain")]
-            for step in shared_looks(table, quantity)
+            [spread(dict(list(cells.mean_by_layer(quantity, step).items())[1:-1])) for cells in arms]
+            for step in sorted(set.intersection(*(set(cells.steps(quantity)) for cells in arms)))
         ]
         cases += [bn < plain for bn, plain in looks]
         if looks:

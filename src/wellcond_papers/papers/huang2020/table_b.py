@@ -33,7 +33,7 @@ PAPER_SPREAD = {
     "ResNet": (0.14, 0.31, 0.07, 0.22),
     "ResNet-LastBN": (0.25, 0.25, 0.05, 0.07),
 }
-"""What stands behind their ±."""
+"""Their ±."""
 FAMILIES: dict[str, dict[str, Any]] = {
     "VGG": {"network": "VGG-style"},
     "ResNet": {"network": "ResNet"},

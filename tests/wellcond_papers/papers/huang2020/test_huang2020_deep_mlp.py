@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,13 +10,14 @@ import torch
 from torch import nn
 
 from wellcond.results import Row
-from wellcond.results.quantities import DYING, FINAL_LOSS, GRADIENT, INPUT, KRONECKER, LOSS, TRAINED_LR
+from wellcond.results.quantities import DYING, FINAL_LOSS, GRADIENT, INPUT, KRONECKER, LOSS, TRAINED_LR, WEIGHT_NORM
+from wellcond_papers.experiments.catalog import experiment, names
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.models import mlp
 from wellcond_papers.papers.huang2020 import explosion, fig5, fig7, fig13
 from wellcond_papers.papers.huang2020.conditioning import layer_rows
-from wellcond_papers.papers.huang2020.deep_mlp import Batch, at_step, change, trained
+from wellcond_papers.papers.huang2020.deep_mlp import Batch, at_step, by_seed, change, shared_looks, trained
 from wellcond_papers.papers.huang2020.equal_loss import at_loss, better_conditioned_at_equal_loss
 from wellcond_papers.papers.huang2020.fig6 import better_conditioned
 
@@ -153,13 +155,66 @@ def test_gradients_that_double_downwards_explode_and_level_ones_do_not() -> None
     check = explosion.explodes("BN MLP").check
     assert check(Table([layers("BN MLP", KRONECKER.lambda_max, {0: exploding})])).verdict == "holds"
     assert check(Table([layers("BN MLP", KRONECKER.lambda_max, {0: level})])).verdict == "does not hold"
-    after = explosion.is_small_after_a_step("BN MLP").check
+    after = explosion.all_are_small_after_a_step("BN MLP").check
     small = {0: exploding} | {step: [value / 100 for value in exploding] for step in range(1, 8)}
     assert after(Table([layers("BN MLP", KRONECKER.lambda_max, small)])).verdict == "holds"
     assert (
         after(Table([layers("BN MLP", KRONECKER.lambda_max, dict.fromkeys(range(8), level))])).verdict
         == "does not hold"
     )
+
+
+def test_only_layers_whose_weights_grew_must_have_small_gradients() -> None:
+    weights = layers("BN MLP", WEIGHT_NORM, {0: [1.0] * 4, 1: [1.0, 50.0, 2.0, 1.0]}).rows
+    check = explosion.is_small_after_a_step("BN MLP").check
+    for grown, verdict in ((1.0, "holds"), (99.0, "does not hold")):
+        looks = {0: [9.0, 100.0, 9.0, 9.0]} | {step: [9.0, grown, 900.0, 9.0] for step in range(1, 8)}
+        gradients = layers("BN MLP", KRONECKER.lambda_max, looks).rows
+        outcome = check(Table([Record({"arm": "BN MLP"}, [*weights, *gradients])]))
+        assert outcome.verdict == verdict
+        assert "of 7 cases" in outcome.measured
+    assert check(Table([layers("BN MLP", WEIGHT_NORM, {0: [1.0] * 4, 1: [1.0] * 4})])).verdict == "not tested"
+
+
+def test_a_seed_that_diverged_is_compared_while_it_lasts() -> None:
+    def run(arm: str, seed: int, looks: dict[int, list[float]]) -> Record:
+        return Record({"arm": arm, "seed": seed}, layers(arm, INPUT.kappa[0.5], looks).rows)
+
+    bn = [run("BN", seed, {0: [1.0, 1.0], 5: [1.0, 2.0], 9: [1.0, 50.0]}) for seed in (0, 1)]
+    plain = [run("plain", 0, {0: [1.0, 1.0], 5: [1.0, 40.0]}), run("plain", 1, {0: [1.0, 1.0], 5: [1.0, 4.0]})]
+    [pair, _] = by_seed(Table([*bn, *plain]), "plain", "BN")
+    assert list(shared_looks(pair, INPUT.kappa[0.5])) == [0, 5]
+    later = better_conditioned("Σx", INPUT, [("plain", "BN")], at_start=False)
+    assert later.check(Table([*bn, *plain])).verdict == "holds"
+    near = run("plain", 1, {0: [1.0, 1.0], 5: [1.0, 0.5]})
+    assert "a tie in 1" in later.check(Table([*bn, plain[0], near])).measured
+
+
+def test_bn_that_diverges_less_often_stabilizes_the_training() -> None:
+    def tried(arm: str, losses: list[float]) -> Record:
+        return Record({"arm": arm}, [Row(None, f"lr {k}", FINAL_LOSS, loss, "") for k, loss in enumerate(losses)])
+
+    check = fig5.diverges_less({"": ("plain", "BN")}, paper="").check
+    lost, finite = [0.1, math.inf], [0.1, 0.1]
+    for plain, bn, verdict in (
+        (lost, finite, "holds"),
+        (finite, lost, "does not hold"),
+        (finite, finite, "not tested"),
+    ):
+        assert check(Table([tried("plain", plain), tried("BN", bn)])).verdict == verdict
+
+
+def test_the_paper_is_not_blamed_for_claims_of_ours() -> None:
+    blamed = {True: "the paper's claim does not hold here", False: "our claim does not hold here"}
+    names_of_huang = [name for name in names() if name.startswith("huang2020")]
+    causes = [
+        (claim.is_ours, cause.kind)
+        for name in names_of_huang
+        for claim in experiment(name).claims
+        for cause in claim.causes.values()
+    ]
+    assert causes
+    assert [kind for is_ours, kind in causes if kind == blamed[is_ours]] == []
 
 
 def test_units_that_no_image_switches_on_are_dying() -> None:

@@ -20,7 +20,12 @@ from wellcond_papers.papers.huang2020.fisher_claims import (
     pairs,
     whole_is_better,
 )
-from wellcond_papers.papers.huang2020.sub_hessian import indicates_the_gradient, is_fisher_without_bn, same_order
+from wellcond_papers.papers.huang2020.sub_hessian import (
+    has_negative_eigenvalues,
+    indicates_the_gradient,
+    is_fisher_without_bn,
+    same_order,
+)
 
 SETTINGS: dict[str, Any] = {
     "data": "digits", "size": None, "depth": 3, "units": 6, "images": 30, "batch": 30, "seed": 0,
@@ -104,6 +109,18 @@ def test_a_sub_hessian_is_the_sub_fisher_matrix_of_a_rectifier_network_and_not_w
     assert largest("batch", None, HESSIAN.lambda_max) != pytest.approx(
         largest("batch", "model", FISHER.lambda_max), rel=0.1
     )
+
+
+def test_a_sub_hessian_has_negative_eigenvalues_with_bn_alone_and_not_in_the_last_layer() -> None:
+    records = [
+        Record({"arm": f"{network} H"}, measure(Job(SETTINGS | {"norm": norm, "labels": None})))
+        for network, norm in (("plain", "none"), ("BN", "batch"))
+    ]
+    outcome = has_negative_eigenvalues.check(Table(records))
+    assert "in 0 of 3 layers of plain" in outcome.measured
+    assert "in 2 of 3 layers of BN" in outcome.measured
+    assert outcome.verdict == "does not hold"
+    assert has_negative_eigenvalues.check(Table([Record({"arm": "BN H"}, records[1].rows)])).verdict == "holds in part"
 
 
 def of_layer(arm: str, values: dict[str, float], quantity: str) -> Record:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -13,7 +11,6 @@ from wellcond.results.quantities import DIVERGED_AT, INPUT, TEST_ACCURACY
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record
 from wellcond_papers.papers.huang2020 import fig12, fig15
-from wellcond_papers.papers.huang2020.layers_over_training import geometric_mean, spread
 from wellcond_papers.papers.huang2020.networks import SMOKE, build, first_images, percent_wrong, trained
 
 
@@ -54,11 +51,3 @@ def test_a_diverged_network_guesses() -> None:
     assert percent_wrong(Record({"arm": "x"}, rows)) == 90
     assert percent_wrong(Record({"arm": "x", "classes": 1000}, rows)) == pytest.approx(99.9)
     assert percent_wrong(Record({"arm": "x"}, rows[:1])) == pytest.approx(20)
-
-
-def test_means_and_spreads_of_dead_layers_are_zero_and_infinite() -> None:
-    assert geometric_mean([1.0, 100.0]) == pytest.approx(10)
-    assert geometric_mean([0.0, 100.0]) == 0
-    assert geometric_mean([math.inf, 1.0]) == math.inf
-    assert spread([2.0, 8.0]) == 4
-    assert spread([0.0, 8.0]) == math.inf
