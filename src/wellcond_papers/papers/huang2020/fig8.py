@@ -12,7 +12,7 @@ from wellcond_papers.papers.huang2020.layers_over_training import (
     draw,
     measure,
 )
-from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE
+from wellcond_papers.papers.huang2020.networks import AS_PUBLISHED, CIFAR, SMOKE
 
 NETWORK = {"network": "VGG-style", "depth": 20}
 
@@ -53,6 +53,6 @@ EXPERIMENT = Experiment(
     draw=draw,
     minutes={"smoke": 0.05, "laptop": 4.0, "gpu": 0.4, "paper": 7.0},
     contrast=[("BN", "plain")],
-    departures=DEPARTURES,
+    departures=(AS_PUBLISHED, *DEPARTURES),
     silent=SILENT,
 )

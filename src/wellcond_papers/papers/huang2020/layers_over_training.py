@@ -16,7 +16,7 @@ from wellcond_papers.papers.huang2020.deep_mlp import spread
 from wellcond_papers.papers.huang2020.equal_loss import better_conditioned_at_equal_loss
 from wellcond_papers.papers.huang2020.fig6 import better_conditioned
 from wellcond_papers.papers.huang2020.layer_pictures import draw_loss, draw_networks
-from wellcond_papers.papers.huang2020.networks import AS_PUBLISHED, build, first_images, trained
+from wellcond_papers.papers.huang2020.networks import build, first_images, trained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,6 @@ OFTEN = [0.0, 0.002, 0.005, 0.015, 0.04, 0.1, 0.25, 0.5, 0.52, 0.75, 1.0]
 """Looks that are close enough in loss to compare networks when they have the same one."""
 SILENT = ("measured", "looks", "half")
 DEPARTURES = (
-    AS_PUBLISHED,
     "Layers are measured with weights in float64: at the start and after a tenth, half and all of the training, or at "
     "`looks`. `measured` is the number of images that they are measured on.",
     "Images that layers are measured on are not augmented.",

@@ -79,7 +79,7 @@ AS_PUBLISHED = (
     "the authors' published code (huangleiBuaa/LayerwiseCA on GitHub). The source refers to He et al., who have plain "
     "momentum and 64 000 steps, 164 epochs, with drops after 32 000 and 48 000."
 )
-"""A departure of all experiments on CIFAR-10; that of the momentum holds on ImageNet too."""
+"""A departure of all experiments on CIFAR-10."""
 ON_IMAGENET = (
     "Momentum is Nesterov's, as in the authors' published code (huangleiBuaa/LayerwiseCA on GitHub).",
     "Images are resized to one scale before they are cropped, and their colors are not augmented; the source refers "

@@ -11,7 +11,6 @@ from torch import nn
 
 from wellcond.results import Row
 from wellcond.results.quantities import DYING, FINAL_LOSS, GRADIENT, INPUT, KRONECKER, LOSS, TRAINED_LR, WEIGHT_NORM
-from wellcond_papers.experiments.catalog import experiment, names
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.models import mlp
@@ -202,19 +201,6 @@ def test_bn_that_diverges_less_often_stabilizes_the_training() -> None:
         (finite, finite, "not tested"),
     ):
         assert check(Table([tried("plain", plain), tried("BN", bn)])).verdict == verdict
-
-
-def test_the_paper_is_not_blamed_for_claims_of_ours() -> None:
-    blamed = {True: "the paper's claim does not hold here", False: "our claim does not hold here"}
-    names_of_huang = [name for name in names() if name.startswith("huang2020")]
-    causes = [
-        (claim.is_ours, cause.kind)
-        for name in names_of_huang
-        for claim in experiment(name).claims
-        for cause in claim.causes.values()
-    ]
-    assert causes
-    assert [kind for is_ours, kind in causes if kind == blamed[is_ours]] == []
 
 
 def test_units_that_no_image_switches_on_are_dying() -> None:
