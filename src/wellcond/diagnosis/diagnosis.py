@@ -191,6 +191,8 @@ class Diagnosis(Result):
             follows = f" It explains {_listed([f.rule for f in worst.consequences])}." if worst.consequences else ""
             return _sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows
         checked = [text for part, text in CHECKED.items() if part in self.measured]
+        if "the outputs" in self.failed:
+            checked = [text.replace("the data, the outputs and", "the data and") for text in checked]
         if not checked:
             return _sentence(f"nothing could be checked: {'; '.join(self.failed.values()) or 'no time was left'}")
         notes = len(self.findings)

@@ -144,7 +144,7 @@ def _training(
         optimizer: The optimizer to copy.
         in_pass: How many mini-batches like these a pass over the problem has.
     """
-    trainer = CopyTrainer(Problem(problem.model, problem.loss, list(batches)), optimizer, accepts_sums=True)
+    trainer = CopyTrainer(Problem(problem.model, problem.loss, list(batches)), optimizer)
     try:
         yield trainer
     finally:

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSam
 from wellcond.errors import InvalidProblem
 from wellcond.network.calling import arguments_of, tensors_in
 from wellcond.network.isolation.isolation import loader_generators_kept, rng_kept, seed_generators
-from wellcond.problem.loss.outputs import Loss, own_loss
+from wellcond.problem.loss.outputs import Loss, own_loss, with_tensors
+from wellcond.problem.training_step import NoTargets, TrainingStep
 
 NO_BATCHES = "there are no batches: the loader is empty (drop_last with too few examples?)."
 ENOUGH_EXAMPLES = 512
@@ -156,6 +157,19 @@ def _fingerprint(batch: Any) -> list[float]:
     return sums
 
 
+def own_copies(inputs: Any) -> Any:
+    """The inputs with copies of their tensors, into which a model may write; a graph stays attached."""
+
+    def copied(leaf: Any) -> Any:
+        if hasattr(leaf, "clone"):
+            return leaf.clone()
+        # an encoding of a tokenizer, say, which torch does not take for a container
+        is_nest = isinstance(leaf, Mapping) or (is_dataclass(leaf) and not isinstance(leaf, type))
+        return with_tensors(leaf, {id(t): t.clone() for t in tensors_in(leaf)}) if is_nest else leaf
+
+    return tree_map(copied, inputs)
+
+
 # how many examples
 
 
@@ -241,11 +255,15 @@ def as_pair(index: int, batch: Any, model: nn.Module, loss: Loss) -> tuple[Any, 
     A pair stays as it is. Of (x, y, weight) the model gets the parts that its `forward` requires, and the loss the
     rest: as `loss(outputs, y, weight)` if it has three parameters, else as `loss(outputs, (y, weight))`. Of a dict,
     the targets are the first name in `LABELS`, and the model gets the names that its `forward` has. One tensor is its
-    own target. If the model computes its loss itself, everything goes to the model.
+    own target. If the model computes its loss itself, everything goes to the model; a training step gets the batch as it
+    is.
 
     Raises:
         InvalidProblem: The batch has another form.
     """
+    if isinstance(loss, TrainingStep):
+        is_pair = isinstance(batch, tuple) and len(batch) == 2 and batch[1] is NoTargets  # one that was made here
+        return batch if is_pair else (batch, NoTargets)
     if loss is own_loss:
         return _all_to_the_model(batch, model)
     if hasattr(batch, "_asdict") and len(batch) > 2 and _label_in(batch._asdict()):

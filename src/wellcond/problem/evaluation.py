@@ -30,6 +30,7 @@ from wellcond.problem.loss.losses import (
 from wellcond.problem.loss.output_batches import OutputBatch, with_gradients
 from wellcond.problem.loss.outputs import Loss, SeenOutputs, named_tensors, picked, seen_outputs, terms_in
 from wellcond.problem.loss.terms import TermCounter, Terms, of_logits
+from wellcond.problem.training_step import ONLY_A_LOSS, TrainingStep
 
 PLAIN_ERRORS = (RuntimeError, IndexError, ValueError)
 """Exceptions of torch when shapes, dtypes or indices do not fit; subclasses of these mean something else."""
@@ -127,7 +128,7 @@ class RecognizedLoss:
             terms.weight,
             terms.dims,
             loss_at,
-            _why_no_outputs(raw, seen) if outputs is None else "",
+            self._why_no_outputs(raw, seen) if outputs is None else "",
         )
 
     def value(self, index: int, raw: Any, targets: Any, why_not_finite: Callable[[], str]) -> Tensor:
@@ -183,7 +184,8 @@ class RecognizedLoss:
         return sum(t.reshape(()) for t in terms.values()) if terms else returned
 
     def _held(self) -> Snapshot:
-        return Snapshot([self.loss], known=self._model.modules())
+        code = self.loss.function if isinstance(self.loss, TrainingStep) else self.loss
+        return Snapshot([code], known=self._model.modules())
 
     def _forget_if_changed(self) -> None:
         """Recognize the loss again after a change: with another class weight, say, it is another likelihood."""
@@ -235,6 +237,14 @@ class RecognizedLoss:
             return
         self.likelihood = recognize(self.loss, loss_at, outputs, targets)
 
+    def _why_no_outputs(self, raw: Any, seen: SeenOutputs) -> str:
+        if isinstance(self.loss, TrainingStep):
+            return ONLY_A_LOSS
+        if len(seen.names) > 1:
+            names = ", ".join(f"outputs{name}" for name in seen.names)
+            return f"the loss looks at several tensors of the model's output ({names})"
+        return f"the model returns a {type(raw).__name__} and the loss looks at no tensor with examples in it"
+
     def _count(self, index: int, seen: SeenOutputs, raw: Any, pair: Any, loss: Tensor, is_one_batch: bool) -> Terms:
         if not any(t.dim() for t in seen.tensors):  # the model computed its loss itself
             inside = [] if isinstance(raw, Tensor) else [t for t in named_tensors(raw).values() if t.dim() > 1]
@@ -251,13 +261,6 @@ class RecognizedLoss:
                 return terms
             self.likelihood = None
         return self._terms.of(index, batch, is_one_batch)
-
-
-def _why_no_outputs(raw: Any, seen: SeenOutputs) -> str:
-    if len(seen.names) > 1:
-        names = ", ".join(f"outputs{name}" for name in seen.names)
-        return f"the loss looks at several tensors of the model's output ({names})"
-    return f"the model returns a {type(raw).__name__} and the loss looks at no tensor with examples in it"
 
 
 def why_loss_failed(index: int, outputs: Any, targets: Any, error: Exception) -> str:

@@ -23,11 +23,12 @@ from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.isolation.snapshot import Snapshot
 from wellcond.network.norms import Found, OwnNorms, names_of_norms
 from wellcond.problem import checks
-from wellcond.problem.batches import NO_BATCHES, Source, as_pair, readable
+from wellcond.problem.batches import NO_BATCHES, Source, as_pair, own_copies, readable
 from wellcond.problem.evaluation import Evaluation, RecognizedLoss, explained
 from wellcond.problem.loss.likelihoods import Likelihood
 from wellcond.problem.loss.outputs import Loss, own_loss
 from wellcond.problem.not_finite import why_not_finite
+from wellcond.problem.training_step import NoTargets, Step, TrainingStep, arguments_in
 from wellcond.results import Cost
 
 Batch = tuple[Any, Any]
@@ -75,6 +76,47 @@ class Problem:
         8
     """
 
+    @classmethod
+    def from_step(
+        cls,
+        model: nn.Module,
+        training_step: Step,
+        batches: Any,
+        batchnorm: Literal["batch", "running"] = "batch",
+        *,
+        dropout: int | None = None,
+    ) -> Problem:
+        """A problem whose loss comes from a training step: DQN, SimCLR, DDPM, several losses, a Lightning module.
+
+        All that needs a loss, layers and gradients works: `diagnose`, `suggest_lr`, `treat`, `max_lr`, the Hessian,
+        conditioning, neurons. What compares outputs with targets does not, and says so: GGN, Fisher, and the checks of
+        outputs and targets in a diagnosis.
+
+        Args:
+            model: The model that is trained. Copies of it are trained by the same step, so the step must use the model
+                that it is called with; other networks, such as a target network, it may take from anywhere.
+            training_step: `training_step(model, batch)` → the loss, a tensor with one number, or a dict with `"loss"`.
+                It does not call `backward()`. Of a Lightning module: `lambda m, batch: m.training_step(batch, 0)`.
+            batches: A `DataLoader`, a list of batches, or one batch that is no list. The step gets a batch as it is, on
+                the device of the model.
+            batchnorm: As in `Problem`.
+            dropout: As in `Problem`.
+
+        Raises:
+            InvalidProblem: As in `Problem`; or the step is no function of a model and a batch.
+
+        Example:
+            >>> def training_step(model, batch):
+            ...     first, second = model(batch), model(batch + 0.1 * torch.randn_like(batch))
+            ...     return (first - second).square().mean()
+            >>> problem = Problem.from_step(nn.Linear(3, 2), training_step, torch.ones(4, 3))
+            >>> problem.size, problem.loss_and_gradients()[0].shape
+            (8, torch.Size([]))
+        """
+        if isinstance(batches, list):  # also of tensors, which `Problem` would take for one batch
+            batches = [(batch, NoTargets) for batch in batches]
+        return cls(model, TrainingStep(training_step), batches, batchnorm, dropout=dropout)
+
     @own_arithmetic()  # another thread may be measuring the model, which changes its state
     def __init__(
         self,
@@ -111,7 +153,7 @@ class Problem:
 
     @property
     def loss(self) -> Loss:
-        """The loss; `own_loss` if the model returns it. Another loss may be assigned."""
+        """The loss; `own_loss` if the model returns it, a `TrainingStep` if a step does. Another may be assigned."""
         return self._loss.loss
 
     @loss.setter
@@ -310,12 +352,28 @@ class Problem:
         before = isolation.generator_states(self.device) if is_first else None
         self._forward_passes += 1
         with explained(lambda error: why_call_failed(self.model, index, inputs, error)):
-            if why := why_unfit(self.model, inputs):
-                raise InvalidProblem(f"batch {index} {why}")
-            outputs = call(self.model, inputs)
+            outputs = self._called(index, own_copies(inputs))
         if before is not None:
             self._draws = not isolation.generator_states(self.device).is_same_as(before)
         return outputs
+
+    def _called(self, index: int, inputs: Any) -> Any:
+        if isinstance(self.loss, TrainingStep):
+            return self.loss.run(self.model, inputs)
+        if why := why_unfit(self.model, inputs):
+            raise InvalidProblem(f"batch {index} {why}")
+        return call(self.model, inputs)
+
+    def model_inputs(self, index: int, batch: Batch) -> Any:
+        """What the model is called with on one batch of `data()`.
+
+        Raises:
+            Unsupported: A training step calls parts of the model only.
+        """
+        if not isinstance(self.loss, TrainingStep):
+            return batch[0]
+        with self.measuring():
+            return arguments_in(self.model, lambda: self.forward(index, batch[0]))
 
     def evaluate(self, index: int, batch: Batch) -> Evaluation:
         """Outputs and loss of one batch; call it inside `measuring()`."""

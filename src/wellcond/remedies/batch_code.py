@@ -9,11 +9,16 @@ from wellcond.network.isolation.isolation import loader_generators_kept
 from wellcond.problem.batches import readable
 from wellcond.problem.loss.outputs import own_loss
 from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import TrainingStep
 from wellcond.remedies.setup import Setup
+
+OF_STEP = "wc.Problem.from_step(model, training_step, loader)"
 
 
 def inputs_line(setup: Setup) -> str:
-    """The line that defines `inputs`, those of one batch, on the model's device."""
+    """The lines that define `inputs`, those of one batch, on the model's device."""
+    if isinstance(setup.problem.loss, TrainingStep):
+        return f"problem = {OF_STEP}\ninputs = problem.model_inputs(*next(problem.data()))"
     if _are_pairs(setup.problem) and setup.problem.device.type == "cpu":
         return "inputs = next(iter(loader))[0]"
     return f"_, (inputs, _) = next({_problem(setup)}.data())"
@@ -21,6 +26,8 @@ def inputs_line(setup: Setup) -> str:
 
 def pairs_code(setup: Setup) -> str:
     """An expression for the batches as (inputs, targets)."""
+    if isinstance(setup.problem.loss, TrainingStep):
+        return f"[(problem.model_inputs(*each), None) for problem in [{OF_STEP}] for each in problem.data()]"
     return "loader" if _are_pairs(setup.problem) else f"[pair for _, pair in {_problem(setup)}.data()]"
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from wellcond.errors import Unsupported
 from wellcond.nn.standardized import standardized
 from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import TrainingStep
 from wellcond.remedies.batch_code import pairs_code
 from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup
@@ -32,6 +33,8 @@ def scale_inputs(setup: Setup) -> Setup | None:
     try:
         treated = setup.with_model(lambda model: _standardized(model, setup.problem), line)
     except Unsupported:
+        if isinstance(setup.problem.loss, TrainingStep):
+            raise  # the step does not call the model itself
         return None  # tokens
     buffers = dict(treated.problem.model.named_buffers())
     means, stds = ([b for name, b in buffers.items() if name.startswith(kind)] for kind in ("mean_", "std_"))
@@ -44,7 +47,7 @@ def _standardized(model: nn.Module, problem: Problem) -> nn.Module:
 
 
 def _pairs(problem: Problem) -> Generator[Any, None, None]:
-    """The batches of one pass; nothing of the user's advances."""
+    """The inputs of the model in one pass; nothing of the user's advances."""
     with problem.measuring(), contextlib.closing(problem.data()) as data:
-        for _, pair in data:
-            yield pair
+        for index, pair in data:
+            yield problem.model_inputs(index, pair), None

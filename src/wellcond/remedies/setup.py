@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from wellcond.errors import Unsupported
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import TrainingStep
 from wellcond.remedies.optimizer_code import making, making_sgd, setting_rate, with_own_rate
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, copy_for, unwrapped
 
@@ -21,6 +24,10 @@ BeforeTraining = Callable[[nn.Module, Optimizer, int], None]
 BEFORE_STEP = "# in the training loop, before optimizer.step():"
 AFTER_STEP = "# in the training loop, after optimizer.step():"
 """Headings of lines that are written into the loop; all lines before them come once, before training."""
+NOT_REACHED = (
+    "it is put around the model, and training_step calls what is inside (its methods or layers), so it would change "
+    "nothing. Write it into the step or the model."
+)
 ORDINARY_LENGTH = 10_000
 """Steps of a training run whose length is not known."""
 
@@ -37,7 +44,6 @@ class Setup:
         problem: Model, loss and data. The model is the user's own, or a changed copy of it.
         optimizer: The optimizer, which holds the parameters of that model; None for SGD.
         momentum: Momentum of SGD if there is no optimizer.
-        inputs: Inputs of one batch.
         steps: Number of steps in a training run.
         before_training: What is done to each copy of the model and its optimizer before its first step.
         model_lines: Lines that change the model, the loss or the data.
@@ -50,7 +56,6 @@ class Setup:
     problem: Problem
     optimizer: Optimizer | None
     momentum: float
-    inputs: Any
     steps: int
     before_training: tuple[BeforeTraining, ...] = ()
     model_lines: tuple[str, ...] = ()
@@ -68,10 +73,18 @@ class Setup:
         momentum: float = DEFAULT_MOMENTUM,
         steps: int = ORDINARY_LENGTH,
     ) -> Setup:
-        """The user's own set-up; one batch is read."""
-        with problem.measuring(), contextlib.closing(problem.data()) as data:
-            inputs = next(data)[1][0]
-        return cls(problem, None if optimizer is None else unwrapped(optimizer), momentum, inputs, steps)
+        """The user's own set-up."""
+        return cls(problem, None if optimizer is None else unwrapped(optimizer), momentum, steps)
+
+    @functools.cached_property
+    def inputs(self) -> Any:
+        """What the model is called with, in one batch.
+
+        Raises:
+            Unsupported: A training step calls parts of the model only.
+        """
+        with self.problem.measuring(), contextlib.closing(self.problem.data()) as data:
+            return self.problem.model_inputs(*next(data))
 
     # the lines
 
@@ -110,11 +123,14 @@ class Setup:
         optimizer = None if self.optimizer is None else copy_for(self.optimizer, self.problem.model, model)
         before = set(model.parameters())
         changed = change(model)
+        problem = self._problem_with(changed, self.problem.loss)
+        if changed is not model and isinstance(problem.loss, TrainingStep):
+            self._check_is_called(problem)
         if optimizer is not None:
             optimizer.param_groups[0]["params"] += [p for p in changed.parameters() if p not in before]
         return replace(
             self,
-            problem=self._problem_with(changed, self.problem.loss),
+            problem=problem,
             optimizer=optimizer,
             model_lines=(*self.model_lines, *lines),
             has_new_optimizer=self.has_new_optimizer or is_new,
@@ -173,6 +189,13 @@ class Setup:
             before_step_lines=(*self.before_step_lines, *before_step),
             after_step_lines=(*self.after_step_lines, *after_step),
         )
+
+    def _check_is_called(self, problem: Problem) -> None:
+        """Check that a training step calls a module that was put around the model, and not only what is inside."""
+        try:
+            replace(self, problem=problem).inputs  # noqa: B018
+        except (AttributeError, Unsupported) as error:
+            raise Unsupported(NOT_REACHED) from error
 
     def _problem_with(self, model: nn.Module, loss: Loss) -> Problem:
         return Problem(model, loss, self.problem.source, self.problem.batchnorm)

@@ -19,6 +19,7 @@ from wellcond.network.graph import inputs_of, upstream
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Progress
 from wellcond.training.optimizers import (
     DEFAULT_MOMENTUM,
@@ -38,6 +39,10 @@ READS_THE_MODEL = (
     "the loss reads the weights of the model itself, so no copy of the model can be trained by it. Let it depend on "
     "its arguments (outputs, targets) alone."
 )
+STEP_READS = (
+    "training_step uses the model itself and not the one that it is called with, so no copy of the model can be "
+    "trained by it. Let it use its first argument: def training_step(model, batch): …"
+)
 
 Prepare = Callable[[nn.Module, Optimizer, int], None]
 """Called with a copy of the model, its optimizer and the seed of the run, before its first step."""
@@ -53,7 +58,6 @@ class CopyTrainer:
         optimizer: Copied with its settings and state; None: SGD.
         momentum: Momentum of SGD where no optimizer is given.
         before_training: Called on each copy before its first step.
-        accepts_sums: Whether a loss may be trained that is no mean, which is refused otherwise.
 
     Attributes:
         optimizer: The one that takes the steps: that inside a wrapper such as Accelerate's.
@@ -77,7 +81,6 @@ class CopyTrainer:
         momentum: float = DEFAULT_MOMENTUM,
         *,
         before_training: Sequence[Prepare] = (),
-        accepts_sums: bool = False,
     ) -> None:
         self.problem, self.momentum, self._before_training = problem, momentum, before_training
         self.optimizer = None if optimizer is None else unwrapped(optimizer)
@@ -92,11 +95,11 @@ class CopyTrainer:
         plain = self._problem_of(copied(problem.model), seed=0)
         with plain.measuring(), contextlib.closing(plain.draws(0)) as batches:
             self.batch = next(batches)
-            loss = plain.training_loss(0, self.batch) if accepts_sums else plain.evaluate(0, self.batch).loss
+            loss = plain.training_loss(0, self.batch)
         self.first_loss = float(loss.detach())
         self.outsiders = _leaves_of(loss) - set(plain.params.values())
         if not self.outsiders.isdisjoint(problem.params.values()):
-            raise InvalidProblem(READS_THE_MODEL)
+            raise InvalidProblem(STEP_READS if isinstance(problem.loss, TrainingStep) else READS_THE_MODEL)
 
     def depends_on_seed(self) -> bool:
         """Whether two seeds give two runs. With one batch, no dropout and nothing else random they do not."""

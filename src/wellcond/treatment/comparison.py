@@ -22,7 +22,7 @@ from wellcond.remedies.remedy import REMEDIES
 from wellcond.remedies.setup import Setup
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyTrainer
-from wellcond.training.optimizers import largest_lr, unwrapped
+from wellcond.training.optimizers import largest_lr
 from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.ranking import (
@@ -193,10 +193,7 @@ class Comparison:
     @functools.cached_property
     def _setup(self) -> Setup:
         """The user's set-up, which remedies change."""
-        own = None if self._optimizer is None else unwrapped(self._optimizer)
-        with self._problem.measuring(), contextlib.closing(self._problem.data()) as data:
-            _, (inputs, _) = next(data)
-        return Setup(self._problem, own, self._momentum, inputs, self._steps)
+        return Setup.of(self._problem, self._optimizer, momentum=self._momentum, steps=self._steps)
 
     def _new(self, name: str) -> Arm:
         parts = parts_of(name)

@@ -20,13 +20,14 @@ from wellcond.diagnosis.inspection.passes import Forward, Passes
 from wellcond.diagnosis.inspection.scaled_inputs import Standardized, standardized
 from wellcond.diagnosis.inspection.signals import Signal, Signals
 from wellcond.diagnosis.inspection.weights import Weight, weights_of
-from wellcond.errors import WellcondError
+from wellcond.errors import Unsupported, WellcondError
 from wellcond.network.calling import logits_of, tensors_in
 from wellcond.network.graph import turned_views
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import has_channels_first
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import ONLY_A_LOSS, TrainingStep
 
 READ_EXAMPLES = 512
 """Stop reading batches after this many examples."""
@@ -172,6 +173,10 @@ def _with_outputs(
 ) -> Inspection:
     """What the first batch's outputs are, while their graph is there."""
     raw, loss = forward
+    if isinstance(problem.loss, TrainingStep):
+        for what in ("the outputs", "the targets"):
+            with failures.recording(what):
+                raise Unsupported(ONLY_A_LOSS)
     if loss is not None:
         with failures.recording("the likelihood of the loss"), contextlib.suppress(WellcondError):
             problem.evaluate_outputs(0, batch, raw)  # raises if the loss is not a mean, or not finite: no likelihood
@@ -245,10 +250,10 @@ def _with_other_passes(
 
 
 def _data_facts(problem: Problem, batches: list[Any], name: Literal["inputs", "targets"]) -> tuple[TensorFacts, ...]:
-    place = 0 if name == "inputs" else 1
-    return (
-        tuple(facts_of([batch[place] for batch in batches], name, has_channels_first(problem.model))) if batches else ()
-    )
+    if not batches:
+        return ()
+    parts = [problem.model_inputs(i, batch) if name == "inputs" else batch[1] for i, batch in enumerate(batches)]
+    return tuple(facts_of(parts, name, has_channels_first(problem.model)))
 
 
 def _weight_facts(

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 
 from wellcond.diagnosis.inspection.data import TensorFacts, facts_of, is_badly_scaled
 from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import TrainingStep
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,11 @@ def standardized(
         channels_first: Whether (N, a, b) inputs are (examples, channels, positions).
 
     Returns:
-        None where the inputs are not badly scaled, or there is no gradient to compare with.
+        None where the inputs are not badly scaled, there is no gradient to compare with, or a training step makes the
+        inputs from the batch itself.
     """
+    if isinstance(problem.loss, TrainingStep):
+        return None
     facts = facts_of([batch[0]], "inputs", channels_first)
     if not any(map(is_badly_scaled, facts)) or not gradients:
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
+from wellcond.problem.training_step import TrainingStep
 
 
 @rule("model-fails")
@@ -15,6 +16,9 @@ def model_fails(evidence: Evidence) -> Iterator[Finding]:
     inspection = evidence.inspection
     if inspection is None or not inspection.forward_error:
         return
+    remedy = "for inputs, _ in loader: model(inputs)  # the first that fails; then print(inputs.shape, inputs.dtype)"
+    if isinstance(evidence.problem.loss, TrainingStep):
+        remedy = "for batch in loader: training_step(model, batch)  # the first that fails; then print(batch)"
     yield Finding(
         rule="model-fails",
         severity="severe",
@@ -22,5 +26,5 @@ def model_fails(evidence: Evidence) -> Iterator[Finding]:
         summary=f"the model fails on its data: {inspection.forward_error.rstrip('.')}.",
         evidence={"examples that passed": float(sum(fact.shape[0] for fact in inspection.outputs[:1]))},
         reason="A batch does not fit the model in shape, type or range, or forward() raises after some calls.",
-        remedy="for inputs, _ in loader: model(inputs)  # the first that fails; then print(inputs.shape, inputs.dtype)",
+        remedy=remedy,
     )

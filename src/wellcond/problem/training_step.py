@@ -1,0 +1,101 @@
+"""A training step of one's own: one function of the model and a batch that returns the loss.
+
+It takes the place of the model's call and of the loss at once. So there are no outputs and no targets to look at, only
+the loss, the layers that it goes through, and their gradients.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.errors import InvalidProblem, Unsupported
+from wellcond.network.calling import arguments_of
+from wellcond.network.isolation.snapshot import Snapshot, kept
+from wellcond.network.taps import bracketed
+from wellcond.problem.loss.outputs import own_loss
+
+Step = Callable[[Any, Any], Any]
+"""`training_step(model, batch)`, which returns the loss."""
+ONLY_A_LOSS: Final = (
+    "a training step returns its loss alone. Write wc.Problem(model, loss, batches), where model(inputs) and "
+    "loss(outputs, targets) are apart, to measure this too."
+)
+
+
+class NoTargets:
+    """What stands in place of the targets in a batch of a training step; the class itself, not an instance."""
+
+
+class TrainingStep:
+    """A step in the place of a problem's loss: it is called with the model and a batch, and has returned the loss.
+
+    Args:
+        function: `training_step(model, batch)`.
+
+    Raises:
+        InvalidProblem: It is no function of a model and a batch.
+    """
+
+    def __init__(self, function: Step) -> None:
+        if not callable(function):
+            raise InvalidProblem(
+                f"training_step is a {type(function).__name__}; write a function training_step(model, batch) that "
+                "returns the loss."
+            )
+        known = arguments_of(function)
+        if known.required > 2 or (known.most is not None and known.most < 2):
+            raise InvalidProblem(
+                f"training_step takes {known.required} arguments, but is called as training_step(model, batch); "
+                "wrap it: lambda model, batch: …"
+            )
+        self.function = function
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    def run(self, model: nn.Module, batch: Any) -> Any:
+        """What the step returns; state of other modules that it uses, such as a target network, stays as it is."""
+        with kept(Snapshot([self.function], known=model.modules())):
+            return self.function(model, batch)
+
+    def __call__(self, returned: Any, _targets: Any = None) -> Any:
+        """The loss in what the step returned: a number, or `["loss"]` of a dict, or several terms."""
+        try:
+            return own_loss(returned)
+        except InvalidProblem:
+            is_tensor = isinstance(returned, Tensor)
+            form = f"Tensor of shape {tuple(returned.shape)}" if is_tensor else type(returned).__name__
+            raise InvalidProblem(
+                f"training_step returns a {form}; let it return the loss, a tensor with one number, without .item()."
+            ) from None
+
+
+def arguments_in(model: nn.Module, run: Callable[[], Any]) -> Any:
+    """What a step calls the model with, the first time: inputs in the form that a problem's batches have.
+
+    Args:
+        model: The model.
+        run: Runs the step.
+
+    Raises:
+        Unsupported: The step does not call the model itself, only parts of it.
+    """
+    calls: list[Any] = []
+
+    def note(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not kwargs:
+            calls.append(args[0] if len(args) == 1 and not isinstance(args[0], (tuple, list, Mapping)) else args)
+        else:
+            calls.append(dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments))
+
+    with torch.no_grad(), bracketed([model], note, lambda _module, _output: None):
+        run()
+    if not calls:
+        raise Unsupported(
+            f"training_step calls parts of {type(model).__name__}, not the model itself: what the model takes is not "
+            "known."
+        )
+    return calls[0]
