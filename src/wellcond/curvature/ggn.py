@@ -14,6 +14,7 @@ from wellcond.curvature.curvature_operator import CurvatureOperator, Gradients, 
 from wellcond.errors import InvalidProblem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.loss.likelihoods import Fields
+from wellcond.problem.training_step import ONLY_A_LOSS, WRITE_APART
 
 OutputProduct = Callable[[Tensor], Tensor]
 """u ↦ B u in the space of a batch's outputs."""
@@ -120,8 +121,9 @@ def output_gradient(evaluation: Evaluation, outputs: Tensor, targets: Any, *, cr
 def tensor_outputs(evaluation: Evaluation) -> Tensor:
     """The outputs as the one tensor in which the loss has its curvature."""
     if evaluation.outputs is None:
+        wrap = "Wrap the model in a module that returns the tensor the loss compares; the Hessian works as it is."
         raise InvalidProblem(
             f"{evaluation.why_no_outputs}, so there is no Jacobian of its outputs. "
-            "Wrap the model in a module that returns the tensor the loss compares; the Hessian works as it is."
+            f"{WRITE_APART if evaluation.why_no_outputs == ONLY_A_LOSS else wrap}"
         )
     return evaluation.outputs

@@ -8,9 +8,11 @@ from itertools import islice, pairwise
 from operator import length_hint
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from wellcond.errors import NonFinite
 from wellcond.problem.batches import examples_in, share_examples
 from wellcond.problem.problem import Batch, Problem
 
@@ -37,7 +39,8 @@ def mini_batches(problem: Problem, most: int = MOST_EXAMPLES) -> MiniBatches:
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         whole = [batch for _, batch in islice(data, MOST_BATCHES)]
     count = length_hint(problem.batches, 0) or len(whole)
-    pieces = [piece for batch in whole for piece in cut(batch, most)]
+    are_cut = examples_in(whole[0]) > most and _runs_on_part(problem, whole[0])
+    pieces = [piece for batch in whole for piece in cut(batch, most)] if are_cut else whole
     return MiniBatches(pieces[:MOST_BATCHES], count * len(pieces) / len(whole))
 
 
@@ -51,9 +54,23 @@ def cut(batch: Batch, most: int) -> list[Batch]:
     return [_part(batch, slice(*ends)) for ends in pairwise(bounds)]
 
 
-def handful(batch: Batch, count: int) -> Batch:
-    """The first few examples; the batch itself if its tensors do not share examples."""
-    return _part(batch, slice(count)) if share_examples(batch) else batch
+def handful(problem: Problem, batch: Batch, count: int) -> Batch:
+    """The first few examples; the batch itself if it cannot be cut, as a graph."""
+    return _part(batch, slice(count)) if _runs_on_part(problem, batch) else batch
+
+
+def _runs_on_part(problem: Problem, batch: Batch) -> bool:
+    """Whether the model runs on half of a batch: a graph's nodes look like examples, but belong to its edges."""
+    if not share_examples(batch):
+        return False
+    try:
+        with problem.measuring(), torch.no_grad():
+            problem.training_loss(0, _part(batch, slice(max(1, examples_in(batch) // 2))))
+    except NonFinite:
+        return True
+    except Exception:  # the user's model may raise anything
+        return False
+    return True
 
 
 def _part(batch: Batch, which: slice) -> Batch:

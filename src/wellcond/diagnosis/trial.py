@@ -249,8 +249,8 @@ class _Attempts:
 
 def _few(problem: Problem, batch: Batch, in_pass: float) -> Handful | None:
     """Whether a few examples can be fitted: at two rates for a while, then at the better one."""
-    examples = handful(batch, FEW)
-    count = examples_in(examples) if share_examples(batch) else None
+    examples = handful(problem, batch, FEW)
+    count = None if examples is batch else examples_in(examples)
     in_pass *= examples_in(batch) / count if count else 1.0
     steps = _clamped(HANDFUL_U * in_pass, HANDFUL_STEPS)
     with _training(problem, [examples], _adam(problem), in_pass) as trainer:

@@ -111,6 +111,17 @@ def tensors_in(value: Any) -> list[Tensor]:
     return tensors
 
 
+def dense_parts(tensor: Tensor) -> list[Tensor]:
+    """The dense tensors that hold a tensor's numbers: itself, or the indices and values of a sparse one."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return [tensor.indices(), tensor.values()]
+    ends, places = ("crow", "col") if tensor.layout in (torch.sparse_csr, torch.sparse_bsr) else ("ccol", "row")
+    return [getattr(tensor, f"{ends}_indices")(), getattr(tensor, f"{places}_indices")(), tensor.values()]
+
+
 def are_close(first: list[Tensor], second: list[Tensor]) -> bool:
     """Whether two passes gave the same tensors, up to the rounding of kernels that add in varying order."""
     return len(first) == len(second) and all(

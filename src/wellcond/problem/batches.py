@@ -16,7 +16,7 @@ from torch.utils._pytree import register_pytree_node, tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from wellcond.errors import InvalidProblem
-from wellcond.network.calling import arguments_of, tensors_in
+from wellcond.network.calling import arguments_of, dense_parts, tensors_in
 from wellcond.network.isolation.isolation import loader_generators_kept, rng_kept, seed_generators
 from wellcond.problem.loss.outputs import Loss, own_loss, with_tensors
 from wellcond.problem.training_step import NoTargets, TrainingStep
@@ -151,7 +151,7 @@ def _shuffles(loader: Any) -> bool:
 def _fingerprint(batch: Any) -> list[float]:
     """Numbers that change with the values and with their order (a flipped image has the same sum)."""
     sums = []
-    for tensor in tensors_in(batch):
+    for tensor in (part for t in tensors_in(batch) for part in dense_parts(t)):
         flat = tensor.detach().reshape(-1).double().nan_to_num()
         sums.append(float(flat @ torch.arange(1, len(flat) + 1, dtype=flat.dtype, device=flat.device)))
     return sums
@@ -186,12 +186,12 @@ def examples_in(*parts: Any) -> int:
 
 
 def share_examples(*parts: Any) -> bool:
-    """Whether every tensor has the examples in front, so that the parts can be cut along them.
+    """Whether every tensor has the examples in front, so that the parts can be cut along them; no sparse one has.
 
     >>> share_examples(torch.ones(8, 3), torch.ones(8)), share_examples(torch.ones(8, 3), torch.ones(2, 8))
     (True, False)
     """
-    sizes = {len(t) if t.dim() else 0 for part in parts for t in tensors_in(part)}
+    sizes = {len(t) if t.dim() and t.layout is torch.strided else 0 for part in parts for t in tensors_in(part)}
     return len(sizes) == 1 and 0 not in sizes
 
 

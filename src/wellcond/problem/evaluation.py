@@ -116,7 +116,8 @@ class RecognizedLoss:
         outputs = seen.only
         if self.likelihood is not None:
             loss_at = self.likelihood.mean
-        elif outputs is None and (outputs := logits_of(raw)) is not None:
+        elif outputs is None and (logits := logits_of(raw)) is not None and logits.dim():
+            outputs = logits
             loss_at = picked(call, raw, [name for name, t in named_tensors(raw).items() if t is outputs]).loss_at
         return Evaluation(
             index,

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from wellcond.network.calling import tensors_in
+from wellcond.network.calling import dense_parts, tensors_in
 from wellcond.network.layers import called_modules
 from wellcond.network.taps import tapped
 
@@ -134,4 +134,5 @@ def why_not_finite(model: nn.Module, index: int, batch: Any, forward: Callable[[
 
 def not_finite_in(value: Any) -> int:
     """How many values are NaN or infinite, in all tensors of a nest."""
-    return sum(t.numel() - int(torch.isfinite(t).sum()) for t in tensors_in(value))
+    tensors = [part for t in tensors_in(value) for part in dense_parts(t)]
+    return sum(t.numel() - int(torch.isfinite(t).sum()) for t in tensors)

@@ -21,9 +21,9 @@ from wellcond.problem.loss.outputs import own_loss
 
 Step = Callable[[Any, Any], Any]
 """`training_step(model, batch)`, which returns the loss."""
-ONLY_A_LOSS: Final = (
-    "a training step returns its loss alone. Write wc.Problem(model, loss, batches), where model(inputs) and "
-    "loss(outputs, targets) are apart, to measure this too."
+ONLY_A_LOSS: Final = "a training step returns its loss alone"
+WRITE_APART: Final = (
+    "Write wc.Problem(model, loss, batches), with model(inputs) and loss(outputs, targets) apart, to have this too."
 )
 
 

@@ -134,7 +134,7 @@ def is_too_small(fact: TensorFacts) -> bool:
 
 
 def facts_of(batches: list[Any], name: str, channels_first: bool) -> list[TensorFacts]:
-    """Facts about every tensor that has examples in front, over several batches.
+    """Facts about every tensor that is described, over several batches.
 
     Args:
         batches: The inputs, or the targets, of each batch; all of the same structure.
@@ -142,12 +142,17 @@ def facts_of(batches: list[Any], name: str, channels_first: bool) -> list[Tensor
         channels_first: Whether (N, a, b) is (examples, channels, positions), and not (examples, tokens, features).
     """
     by_place = zip(*(tensors_in(batch) for batch in batches), strict=False)
-    tensors = [[t for t in at if t.dim()] for at in by_place]
+    tensors = [[t for t in at if is_described(t)] for at in by_place]
     return [
         _facts(at, f"{name}{place}", channels_first)
         for place, at in zip(_places(batches[0], len(tensors)), tensors, strict=True)
         if at
     ]
+
+
+def is_described(tensor: Tensor) -> bool:
+    """Whether a tensor has examples in front; a sparse one is a graph or a table of counts, whose zeros mean nothing."""
+    return tensor.dim() > 0 and tensor.layout is torch.strided
 
 
 def _places(batch: Any, count: int) -> list[str]:

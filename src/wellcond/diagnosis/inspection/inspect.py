@@ -27,7 +27,7 @@ from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import has_channels_first
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
-from wellcond.problem.training_step import ONLY_A_LOSS, TrainingStep
+from wellcond.problem.training_step import ONLY_A_LOSS, WRITE_APART, TrainingStep
 
 READ_EXAMPLES = 512
 """Stop reading batches after this many examples."""
@@ -176,7 +176,7 @@ def _with_outputs(
     if isinstance(problem.loss, TrainingStep):
         for what in ("the outputs", "the targets"):
             with failures.recording(what):
-                raise Unsupported(ONLY_A_LOSS)
+                raise Unsupported(f"{ONLY_A_LOSS}. {WRITE_APART}")
     if loss is not None:
         with failures.recording("the likelihood of the loss"), contextlib.suppress(WellcondError):
             problem.evaluate_outputs(0, batch, raw)  # raises if the loss is not a mean, or not finite: no likelihood

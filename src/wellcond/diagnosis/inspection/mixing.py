@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from wellcond.network.calling import logits_of, tensors_in
 from wellcond.network.isolation import isolation
 from wellcond.network.taps import tapped
-from wellcond.problem.batches import examples_in
+from wellcond.problem.batches import examples_in, share_examples
 from wellcond.problem.problem import Problem
 
 FEW = 8
@@ -76,7 +76,7 @@ def _is_by_example(problem: Problem, batch: Any, outputs: Tensor) -> bool:
     n, targets = examples_in(batch), tensors_in(batch[1])
     if not targets or problem.couples_examples:
         return False
-    if not all(t.dim() and len(t) == n for t in (*tensors_in(batch[0]), outputs, targets[0])):
+    if examples_in(outputs) != n or not share_examples(batch[0], outputs, targets[0]):
         return False
     if math.prod(targets[0].shape[1:]) > outputs[0].numel():
         return False

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from wellcond.diagnosis.inspection.data import TensorFacts, facts_of, is_badly_scaled
+from wellcond.diagnosis.inspection.data import TensorFacts, facts_of, is_badly_scaled, is_described
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 
@@ -54,7 +54,7 @@ def standardized(
     waiting = iter(facts)
 
     def scaled(t: Any) -> Any:
-        return _scaled(t, next(waiting)) if isinstance(t, Tensor) and t.dim() else t
+        return _scaled(t, next(waiting)) if isinstance(t, Tensor) and is_described(t) else t
 
     loss = problem.raw_loss(problem.forward(0, tree_map(scaled, batch[0])), batch[1])
     scaled_gradients = problem.gradient(loss, list(problem.params.values()), allow_unused=True)

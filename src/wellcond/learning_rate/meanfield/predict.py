@@ -39,7 +39,7 @@ from wellcond.network.isolation.isolation import isolated
 from wellcond.problem.arguments import as_whole
 from wellcond.problem.loss.likelihoods import CrossEntropy, Gaussian
 from wellcond.problem.problem import Problem
-from wellcond.problem.training_step import TrainingStep
+from wellcond.problem.training_step import ONLY_A_LOSS, WRITE_APART, TrainingStep
 from wellcond.results import Cost
 from wellcond.training.optimizers import DEFAULT_MOMENTUM
 
@@ -247,10 +247,9 @@ def _first_batch(problem: Problem) -> tuple[Tensor, Tensor]:
     """Inputs of the first batch, and the network's outputs on them."""
     with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
         index, batch = next(data)
-        evaluation = problem.evaluate(index, batch)
-    outputs = evaluation.outputs
+        outputs = problem.evaluate(index, batch).outputs
     if isinstance(problem.loss, TrainingStep):
-        raise Unsupported(f"a prediction needs outputs: {evaluation.why_no_outputs}")
+        raise Unsupported(f"a prediction needs outputs, and {ONLY_A_LOSS}. {WRITE_APART}")
     if not isinstance(batch[0], Tensor) or outputs is None:
         raise Unsupported("a prediction is for networks with one tensor as input and one as output.")
     return batch[0], outputs

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from wellcond.errors import Unsupported
-from wellcond.network.calling import unwrapped
+from wellcond.network.calling import dense_parts, unwrapped
 
 COPIED = (np.ndarray, random.Random, itertools.count, itertools.cycle)
 NUMBERS = frozenset({int, float, bool, complex, str, bytes})
@@ -122,7 +122,7 @@ class Fingerprint:
         self._kinds = []
         self._large: list[Tensor] = []
         parts: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for t in map(Tensor.detach, tensors):
+        for t in (part for tensor in tensors for part in dense_parts(tensor.detach())):
             self._kinds.append(t.shape)
             if t.numel() > LARGE:
                 self._large.append(t if is_passing else t.clone())
