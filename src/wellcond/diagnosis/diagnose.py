@@ -34,6 +34,7 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, groups_of
+from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 
 ASSUMED_LR = 0.01
 """Rate of SGD with momentum, which the trial takes without an optimizer. If it does not learn, rates from a tenth to a
@@ -49,7 +50,7 @@ class Limits(TypedDict):
 
 def diagnose(
     problem: Problem,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: PassedOptimizer | None = None,
     *,
     budget: Literal["fast", "full"] | float = "fast",
     layers: str | Collection[str] | None = None,
@@ -73,7 +74,7 @@ def diagnose(
 
     Args:
         problem: What to measure.
-        optimizer: Optimizer that trains the model, if there is one.
+        optimizer: Optimizer that trains the model, if there is one; or what `configure_optimizers` returns.
         budget: `"fast"` is planned for 60 u, where u is one forward and backward pass (networks whose pass takes less
             than a few milliseconds need a few milliseconds per product): about 8 Hessian products, which stop at an
             estimated error of 1 % and have no certificate. `"full"` goes on until 1 % is certain and measures the trace
@@ -104,6 +105,7 @@ def diagnose(
     check_known((*ignore, *(select or ())))
     check_budget(budget)
     check_is_problem(problem)
+    optimizer = optimizer_of(problem, optimizer)
     batch_size = _first_batch_size(problem)
     with own_arithmetic():
         chosen = chosen_layers(problem.model, layers)

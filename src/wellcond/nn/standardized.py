@@ -112,7 +112,12 @@ def _leaves(inputs: Any) -> list[Any]:
 
 
 def _is_scalable(leaf: Any) -> bool:
-    if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or leaf.dim() == 0:
+    if (
+        not isinstance(leaf, Tensor)
+        or not leaf.is_floating_point()
+        or leaf.dim() == 0
+        or leaf.layout is not torch.strided
+    ):
         return False
     return not bool(((leaf == 0) | (leaf == 1)).all())
 

@@ -157,8 +157,8 @@ def _fingerprint(batch: Any) -> list[float]:
     return sums
 
 
-def own_copies(inputs: Any) -> Any:
-    """The inputs with copies of their tensors, into which a model may write; a graph stays attached."""
+def own_copies(data: Any) -> Any:
+    """Inputs or targets with copies of their tensors, into which a model or a loss may write; graphs stay attached."""
 
     def copied(leaf: Any) -> Any:
         if hasattr(leaf, "clone"):
@@ -167,7 +167,7 @@ def own_copies(inputs: Any) -> Any:
         is_nest = isinstance(leaf, Mapping) or (is_dataclass(leaf) and not isinstance(leaf, type))
         return with_tensors(leaf, {id(t): t.clone() for t in tensors_in(leaf)}) if is_nest else leaf
 
-    return tree_map(copied, inputs)
+    return tree_map(copied, data)
 
 
 # how many examples
@@ -255,8 +255,8 @@ def as_pair(index: int, batch: Any, model: nn.Module, loss: Loss) -> tuple[Any, 
     A pair stays as it is. Of (x, y, weight) the model gets the parts that its `forward` requires, and the loss the
     rest: as `loss(outputs, y, weight)` if it has three parameters, else as `loss(outputs, (y, weight))`. Of a dict,
     the targets are the first name in `LABELS`, and the model gets the names that its `forward` has. One tensor is its
-    own target. If the model computes its loss itself, everything goes to the model; a training step gets the batch as it
-    is.
+    own target. If the model computes its loss itself, everything goes to the model; a training step gets the batch as
+    it is.
 
     Raises:
         InvalidProblem: The batch has another form.

@@ -16,7 +16,7 @@ from wellcond.network.calling import dtype_name, logits_of, one_line, tensors_in
 from wellcond.network.isolation.copies import Fingerprint
 from wellcond.network.isolation.isolation import generator_states, gradient_hooks_off, rng_kept, seed_generators
 from wellcond.network.isolation.snapshot import Snapshot, kept
-from wellcond.problem.batches import Several, examples_in
+from wellcond.problem.batches import Several, examples_in, own_copies
 from wellcond.problem.loss.likelihoods import CrossEntropy, Likelihood
 from wellcond.problem.loss.losses import (
     adds_up,
@@ -160,7 +160,8 @@ class RecognizedLoss:
         """The loss itself. Its state and random numbers are the same before every call, and are restored after it."""
         modules = self.loss.modules() if isinstance(self.loss, nn.Module) else ()
         with kept(self._held()), gradient_hooks_off(modules), self._same_draws(index):
-            loss = self.loss(outputs, *targets) if isinstance(targets, Several) else self.loss(outputs, targets)
+            own = own_copies(targets)
+            loss = self.loss(outputs, *own) if isinstance(own, Several) else self.loss(outputs, own)
         return loss if isinstance(loss, Tensor) else self._sum(loss)
 
     @contextlib.contextmanager

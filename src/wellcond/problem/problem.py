@@ -26,6 +26,7 @@ from wellcond.problem import checks
 from wellcond.problem.batches import NO_BATCHES, Source, as_pair, own_copies, readable
 from wellcond.problem.evaluation import Evaluation, RecognizedLoss, explained
 from wellcond.problem.loss.likelihoods import Likelihood
+from wellcond.problem.loss.losses import check_is_loss
 from wellcond.problem.loss.outputs import Loss, own_loss
 from wellcond.problem.not_finite import why_not_finite
 from wellcond.problem.training_step import NoTargets, Step, TrainingStep, arguments_in
@@ -128,7 +129,11 @@ class Problem:
         dropout: int | None = None,
     ) -> None:
         if batchnorm not in ("batch", "running"):
-            raise InvalidProblem(f'batchnorm is {batchnorm!r}; write "batch" or "running".')
+            given = repr(batchnorm) if isinstance(batchnorm, str) else f"a {type(batchnorm).__name__}"
+            raise InvalidProblem(
+                f'batchnorm is {given}; write "batch" or "running". A batch is one argument: '
+                "wc.Problem(model, loss, (inputs, targets))."
+            )
         self.model = unwrapped(model)
         self.batchnorm = batchnorm
         self.dropout = dropout
@@ -158,6 +163,7 @@ class Problem:
 
     @loss.setter
     def loss(self, loss: Loss | None) -> None:
+        check_is_loss(loss)
         self._loss = RecognizedLoss(own_loss if loss is None else loss, self.model, self.dropout or 0)
         self.is_checked = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch.optim import SGD
@@ -20,7 +21,10 @@ def scale_amended(setup: Setup) -> Setup | None:
     """Uses SGD with every layer's gradient on the scale of its own local Hessian (zhang2018), in a chain of layers."""
     if setup.optimizer is not None and is_adaptive(setup.optimizer):
         return None
-    return setup.with_optimizer(ScaleAmendedSGD(setup.problem.model, 0.1, **_settings(setup), inputs=setup.inputs))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of layers without a norm: the user did not ask for it, and a run will show
+        optimizer = ScaleAmendedSGD(setup.problem.model, 0.1, **_settings(setup), inputs=setup.inputs)
+    return setup.with_optimizer(optimizer)
 
 
 def _settings(setup: Setup) -> dict[str, Any]:

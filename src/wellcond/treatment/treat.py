@@ -11,10 +11,12 @@ from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.finding import Finding
 from wellcond.errors import Interrupted, WellcondError
 from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.remedies import REMEDIES
 from wellcond.results import Progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM
+from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 from wellcond.treatment.comparison import Comparison
 from wellcond.treatment.ranking import parts_of
 from wellcond.treatment.treatment import Treatment
@@ -27,7 +29,7 @@ SHARE_OF_DIAGNOSIS = 0.1
 @own_arithmetic()
 def treat(
     problem: Problem,
-    optimizer: Optimizer | None = None,
+    optimizer: PassedOptimizer | None = None,
     *,
     steps: int = 200,
     seeds: Iterable[int] = (0, 1, 2),
@@ -84,6 +86,8 @@ def treat(
     check_settings(remedies=chosen or (), steps=steps, seeds=seeds, momentum=momentum)
     if optimizer is not None and momentum is not None:
         raise ValueError(f"momentum is {momentum:g}, but the optimizer has its own: pass one of the two.")
+    check_is_problem(problem)
+    optimizer = optimizer_of(problem, optimizer)
     momentum = DEFAULT_MOMENTUM if momentum is None else momentum
     report = progress or (lambda _what, _share: None)
     begin = SHARE_OF_DIAGNOSIS if findings is None and chosen is None else 0.0

@@ -151,7 +151,7 @@ def facts_of(batches: list[Any], name: str, channels_first: bool) -> list[Tensor
 
 
 def is_described(tensor: Tensor) -> bool:
-    """Whether a tensor has examples in front; a sparse one is a graph or a table of counts, whose zeros mean nothing."""
+    """Whether a tensor has examples in front; a sparse one is a graph or a table of counts, and has no scale."""
     return tensor.dim() > 0 and tensor.layout is torch.strided
 
 

@@ -81,6 +81,8 @@ class Passes:
             return None
         try:
             loss = self.problem.raw_loss(raw, batch[1], index)
+            if not isinstance(loss, Tensor):
+                return Forward(raw, None)  # no illness of the network: `Problem` refuses it
             loss = loss if loss.numel() == 1 else loss.mean()
             self.losses.append(float(loss.detach()))
         except Exception as error:  # and so may the loss

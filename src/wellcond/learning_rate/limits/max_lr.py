@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
@@ -29,6 +28,7 @@ from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM
+from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 
 MOST_PRODUCTS = 300
 """Default limit on the products for one eigenvalue; usually 10 to 30 are enough."""
@@ -45,16 +45,12 @@ MOMENTUM_TWICE = """\
 momentum is {momentum}, but {optimizer} has a momentum of its own. Write one of
     wc.max_lr(problem, optimizer)
     wc.max_lr(problem, momentum={momentum})"""
-NOT_AN_OPTIMIZER = """\
-optimizer is {optimizer!r}, which is no torch optimizer. Write one of
-    wc.max_lr(problem, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-    wc.max_lr(problem, momentum=0.9)"""
 
 
 @own_arithmetic()
 def max_lr(
     problem: Problem,
-    optimizer: Optimizer | None = None,
+    optimizer: PassedOptimizer | None = None,
     *,
     momentum: float | None = None,
     tol: float = 1e-2,
@@ -120,8 +116,7 @@ def max_lr(
         (0.76, 5.0)
     """
     check_problem(problem)
-    if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise TypeError(NOT_AN_OPTIMIZER.format(optimizer=optimizer))
+    optimizer = optimizer_of(problem, optimizer)
     if optimizer is not None and momentum is not None:
         raise ValueError(MOMENTUM_TWICE.format(momentum=momentum, optimizer=type(optimizer).__name__))
     momentum = DEFAULT_MOMENTUM if momentum is None else momentum

@@ -17,10 +17,12 @@ from wellcond.learning_rate.meanfield.predict import predict
 from wellcond.learning_rate.race.race import MAX_STEPS, race
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, unwrapped
+from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 
 STEPS = 1000
 """The length of the run that a rate is for, where none is given."""
@@ -35,7 +37,7 @@ gradients, and the best rates were 0.4 to 70 times that limit on `benchmarks.rat
 @own_arithmetic()
 def suggest_lr(
     problem: Problem,
-    optimizer: Optimizer | None = None,
+    optimizer: PassedOptimizer | None = None,
     *,
     steps: int | None = None,
     momentum: float | None = None,
@@ -87,6 +89,8 @@ def suggest_lr(
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1.")
     report = progress or (lambda _what, _share: None)
+    check_is_problem(problem)
+    optimizer = optimizer_of(problem, optimizer)
     try:
         trainer = CopyTrainer(problem, optimizer, momentum)
     except NonFinite as error:

@@ -22,6 +22,7 @@ from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
 from wellcond.results.text import WHOLE_MODEL
 from wellcond.training.next_step import updated_parameters
+from wellcond.training.passed_optimizer import optimizer_of
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,8 @@ def covariate_shift(
         cost: 2 u (2 forward and 2 backward passes; u: one training step, forward and backward of one mini-batch)
     """
     check_problem(problem)
+    if not isinstance(optimizer, Mapping) or "optimizer" in optimizer:
+        optimizer = optimizer_of(problem, optimizer) or {}
     selected = set(problem.params if layers is None else problem.select(layers))
     started: dict[str, None] = {}
     by_layer: dict[str, GradientShift] = {}

@@ -26,6 +26,17 @@ ADDS_UP = (
 )
 
 
+def check_is_loss(loss: Any) -> None:
+    """Refuse what cannot be called as `loss(outputs, targets)`: a class without brackets, a name, a number."""
+    if isinstance(loss, type):
+        raise InvalidProblem(f"loss is the class {loss.__name__}; write {loss.__name__}(), with brackets.")
+    if loss is not None and not callable(loss):
+        raise InvalidProblem(
+            f"loss is a {type(loss).__name__}; write nn.CrossEntropyLoss(), or a function loss(outputs, targets) that "
+            "returns a tensor with one number."
+        )
+
+
 def recognize(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likelihood | None:
     """The likelihood whose mean negative logarithm `loss` computes, or None.
 

@@ -56,7 +56,7 @@ def terms_in(value: Any) -> dict[str, Tensor]:
     if isinstance(value, Mapping):
         total = next((f"[{name!r}]" for name in TOTALS if f"[{name!r}]" in terms), None)
         return {total: terms[total]} if total else terms
-    first, *others = map(float, terms.values()) if terms else [0.0]
+    first, *others = [float(term.detach()) for term in terms.values()] or [0.0]
     is_sum = bool(others) and math.isclose(first, sum(others), rel_tol=1e-4)
     return dict([*terms.items()][:1]) if is_sum else terms
 
