@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import pytest
@@ -148,3 +149,10 @@ def test_a_sum_over_the_examples_is_recognized(loss: Any, examples: int) -> None
         assert problem.loss_adds_up((outputs, x), y)
         problem.loss = loss(reduction="none")
         assert not problem.loss_adds_up(outputs, y)
+
+
+def test_a_loss_of_two_terms_gives_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x, y = normal(8, 4), integers(3, 8)
+        wc.diagnose(wc.Problem(mlp(), lambda f, y: (F.cross_entropy(f, y), f.square().mean()), (x, y)))

@@ -215,3 +215,63 @@ def test_a_scripted_loss_is_measured() -> None:
     problem = wc.Problem(model, torch.jit.script(nn.CrossEntropyLoss()), (X, Y))
     expected = wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), (X, Y))).dense()
     torch.testing.assert_close(wc.Hessian(problem).dense(), expected)
+
+
+# the data
+
+
+class Masks(nn.Linear):
+    """It writes into its inputs, as `masked_fill_` and an in-place normalization do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x[:, 0] = -torch.inf
+        x.masked_fill_(x.isinf(), 0.0).mul_(3.0)
+        return super().forward(x)
+
+
+def ignoring(outputs: Tensor, targets: Tensor) -> Tensor:
+    targets[targets == 2] = 0
+    return F.cross_entropy(outputs, targets)
+
+
+MEASUREMENTS: dict[str, Callable[[wc.Problem], Any]] = {
+    "diagnose": wc.diagnose,
+    "hessian": lambda problem: wc.Hessian(problem).dense(),
+    "conditioning": wc.conditioning,
+    "suggest_lr": lambda problem: wc.suggest_lr(problem, max_steps=20),
+    "treat": lambda problem: wc.treat(problem, steps=3, seeds=[0], remedies=["clip", "scale-inputs"]),
+    "landscape": lambda problem: wc.landscape(problem, steps=2),
+}
+
+
+@pytest.mark.parametrize("form", [list, tuple, dict])
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_a_model_and_a_loss_may_write_into_the_data(name: str, form: type) -> None:
+    x, y = X.clone(), Y.clone()
+    batch = {"input": x, "labels": y} if form is dict else (x, y)
+    batches = [batch, batch] if form is list else batch
+    MEASUREMENTS[name](wc.Problem(Masks(4, 3), ignoring, batches))
+    assert torch.equal(x, X)
+    assert torch.equal(y, Y)
+
+
+def test_a_step_may_write_into_its_batch() -> None:
+    x, y = X.clone(), Y.clone()
+    step: Callable[[Any, Any], Tensor] = lambda model, batch: ignoring(model(batch[0]), batch[1])  # noqa: E731
+    wc.diagnose(wc.Problem.from_step(Masks(4, 3), step, [(x, y)]))
+    assert torch.equal(x, X)
+    assert torch.equal(y, Y)
+
+
+def test_every_pass_sees_the_data_as_they_are() -> None:
+    """A model that halves its inputs in place halves them once, on every pass."""
+
+    class Halves(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.mul_(0.5))
+
+    model = Halves(4, 3)
+    twice = wc.Problem(model, nn.CrossEntropyLoss(), [(X.clone(), Y)])
+    with twice.measuring():
+        first, second = twice.mean_loss(), twice.mean_loss()
+    assert float(first) == float(second) == pytest.approx(float(F.cross_entropy(model(X.clone()), Y)), rel=1e-6)

@@ -78,7 +78,10 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "batch_of_nothing": ({"batches": [BATCH, None]}, "batch 1 is a NoneType without targets"),
     "no_loss_inside": ({"loss": None}, r"has to return it, but it returns a Tensor of shape \(6, 3\)"),
     "batchnorm": ({"batchnorm": "train"}, '"batch" or "running"'),
+    "inputs_and_targets_apart": ({"batches": X, "batchnorm": Y}, r"^batchnorm is a Tensor;.*\(model, loss, \(inputs, ta"),
     # losses
+    "class": ({"loss": nn.CrossEntropyLoss}, r"class CrossEntropyLoss; write CrossEntropyLoss\(\), with brackets"),
+    "name": ({"loss": "cross_entropy"}, r"loss is a str; write nn\.CrossEntropyLoss\(\), or a function"),
     "not_reduced": ({"loss": nn.CrossEntropyLoss(reduction="none")}, NOT_ONE_NUMBER),
     "not_reduced_partial": ({"loss": functools.partial(F.cross_entropy, reduction="none")}, NOT_ONE_NUMBER),
     "outputs": ({"loss": lambda f, y: f}, NOT_ONE_NUMBER),
@@ -178,6 +181,12 @@ def test_a_frozen_layer_is_named_as_frozen() -> None:
     model = changed(lambda m: m[0].requires_grad_(False))
     with pytest.raises(InvalidProblem, match="'0' is frozen"):
         wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), BATCH), layers=["0"])
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss, "cross_entropy", lambda f, y: F.cross_entropy(f, y).item()])
+def test_what_is_no_loss_is_no_illness_of_the_network(loss: Any) -> None:
+    with pytest.raises(InvalidProblem, match=r"with brackets|loss is a str|type float.*without \.item\(\)"):
+        wc.diagnose(wc.Problem(mlp(), loss, BATCH))
 
 
 # numbers that are not

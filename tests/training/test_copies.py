@@ -136,13 +136,23 @@ def test_a_run_that_diverges_ends_and_names_the_cause() -> None:
     assert all(map(math.isnan, run.evaluate()))
 
 
-def test_a_sum_is_trained_only_where_that_is_accepted() -> None:
+def test_a_sum_is_trained_as_it_is() -> None:
     model = network()
     of = problem(model, loss=nn.CrossEntropyLoss(reduction="sum"))
-    with pytest.raises(InvalidProblem, match="mean"):
-        CopyTrainer(of, SGD(model.parameters(), lr=0.01))
-    run = CopyTrainer(of, SGD(model.parameters(), lr=0.01), accepts_sums=True).start()
+    run = CopyTrainer(of, SGD(model.parameters(), lr=0.01)).start()
     assert run.run(2).losses[0] == pytest.approx(5 * CopyTrainer(problem(model)).first_loss, rel=1e-12)
+
+
+def test_rates_and_remedies_of_a_sum_are_found() -> None:
+    """Five examples add up to five times the gradient of their mean, so a sum wants a fifth of the rate."""
+    model = network()
+    rates = []
+    for reduction in ("mean", "sum"):
+        of = problem(model, BATCHES[:1], nn.CrossEntropyLoss(reduction=reduction))
+        optimizer = SGD(model.parameters(), lr=0.01)
+        rates.append(wc.suggest_lr(of, optimizer, max_steps=100).lr)
+        assert wc.treat(of, optimizer, steps=3, seeds=[0], remedies=["clip"]).best is not None
+    assert 2 < rates[0] / rates[1] < 12
 
 
 def test_each_copy_is_prepared_with_the_seed_of_its_run() -> None:

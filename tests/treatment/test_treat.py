@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -375,3 +376,10 @@ def test_an_optimizer_under_bnp_stays_under_it_and_the_model_is_left_alone() -> 
     result = short(classification(model), "less-weight-decay", optimizer=optimizer)
     assert result.arms["less-weight-decay"].runs
     assert [len(module._forward_hooks) for module in model.modules()] == hooks
+
+
+def test_a_remedy_that_nobody_asked_for_gives_no_warning() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, CLASSES)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        treat(classification(model), SGD(model.parameters(), lr=0.1), steps=3, seeds=[0], remedies=["scale-amended"])

@@ -123,7 +123,9 @@ class SeenAttention:
     def _multiplied(self, args: tuple[Any, ...]) -> None:
         """A product a @ b sums over the last dimension of a, and over the last but one of b."""
         for place, tensor in enumerate(args[:2]):
-            if isinstance(tensor, Tensor) and (known := self._outputs.get(tensor.data_ptr())) is not None:
+            if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+                continue  # a sparse one is a graph's adjacency, and has no memory of its own
+            if (known := self._outputs.get(tensor.data_ptr())) is not None:
                 key, dim = known
                 seen = self._calls.get(key)
                 if seen is not None and seen.shape == tuple(tensor.shape):
