@@ -78,7 +78,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "batch_of_nothing": ({"batches": [BATCH, None]}, "batch 1 is a NoneType without targets"),
     "no_loss_inside": ({"loss": None}, r"has to return it, but it returns a Tensor of shape \(6, 3\)"),
     "batchnorm": ({"batchnorm": "train"}, '"batch" or "running"'),
-    "inputs_and_targets_apart": ({"batches": X, "batchnorm": Y}, r"^batchnorm is a Tensor;.*\(model, loss, \(inputs, ta"),
+    "inputs_and_targets_apart": ({"batches": X, "batchnorm": Y}, r"^batchnorm is a Tensor;.*loss, \(inputs, targets"),
     # losses
     "class": ({"loss": nn.CrossEntropyLoss}, r"class CrossEntropyLoss; write CrossEntropyLoss\(\), with brackets"),
     "name": ({"loss": "cross_entropy"}, r"loss is a str; write nn\.CrossEntropyLoss\(\), or a function"),

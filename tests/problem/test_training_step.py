@@ -100,7 +100,7 @@ def test_a_diagnosis_says_what_a_step_does_not_show() -> None:
     assert {*diagnosis.failed} == {"the outputs", "the targets"}
     assert all("returns its loss alone. Write wc.Problem(model, loss" in why for why in diagnosis.failed.values())
     assert "the data and the gradients of every layer" in diagnosis.verdict()
-    assert diagnosis.trial is not None and diagnosis.max_lr is not None and diagnosis.neurons is not None
+    assert None not in (diagnosis.trial, diagnosis.max_lr, diagnosis.neurons)
     assert diagnosis.about["loss"] == "lightning"
 
 
@@ -183,14 +183,15 @@ def test_copies_are_what_the_step_is_called_with() -> None:
 
     before = snapshot(model)
     suggested = wc.suggest_lr(wc.Problem.from_step(model, step, BATCHES), adam(model), max_steps=30)
-    assert suggested.race is not None and len(called) > 2
+    assert suggested.race is not None
+    assert len(called) > 2
     assert_unchanged(before, snapshot(model))
 
 
 def test_a_step_that_does_not_use_its_argument_is_refused() -> None:
     model = seeded(Net)
     problem = wc.Problem.from_step(model, lambda _, batch: supervised(model, batch), BATCHES)
-    with pytest.raises(InvalidProblem, match="training_step uses the model itself.*Let it use its first argument"):
+    with pytest.raises(InvalidProblem, match=r"training_step uses the model itself.*Let it use its first argument"):
         wc.suggest_lr(problem, adam(model))
 
 
