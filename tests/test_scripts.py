@@ -23,6 +23,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], str]] = {
     "gan_discriminator": (("output-loss-mismatch",), "7"),
     "hugging_face": (("learning-rate-too-high",), ""),
     "house_prices": (("unscaled-input", "unscaled-target"), ""),
+    "ddpm": (("unscaled-input",), ""),
 }
 """What is to be found first in each, and where."""
 
@@ -51,6 +52,18 @@ def assert_is_to_be_standardized(diagnosis: wc.Diagnosis) -> None:
     assert inputs.remedy.startswith("model = wc.nn.with_standardized_inputs(model, loader)")
     assert targets.remedy.startswith("mean, std = ")
     assert not re.search(r"lr\W+=? ?\d", diagnosis.verdict())  # not a rate of 1e-12
+
+
+@pytest.mark.slow
+def test_the_batch_of_a_step_is_to_be_scaled() -> None:
+    """What a diffusion adds noise to must be of the noise's scale: standardized inputs of the model are no repair."""
+    module = script("ddpm")
+    diagnosis, _ = module.main(planted=True)
+    names = {"training_step": module.training_step}
+    exec(diagnosis.findings[0].remedy, names)
+    module.training_step = names["training_step"]
+    _, repaired = module.main(planted=True)
+    assert repaired < 0.5
 
 
 def test_the_guide_shows_what_the_scripts_hold() -> None:

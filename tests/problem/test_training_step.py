@@ -68,8 +68,8 @@ def dqn() -> tuple[nn.Module, Callable[[Any, Any], Tensor], nn.Module, list[dict
 
     def td_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         with torch.no_grad():
-            wanted = batch["reward"] + 0.9 * target(batch["next"]).max(1).values
-        return F.smooth_l1_loss(model(batch["state"]).gather(1, batch["action"][:, None])[:, 0], wanted)
+            goal = batch["reward"] + 0.9 * target(batch["next"]).max(1).values
+        return F.smooth_l1_loss(model(batch["state"]).gather(1, batch["action"][:, None])[:, 0], goal)
 
     batch = {"state": X[:48], "action": Y[:48], "reward": 50 * normal(48), "next": X[48:]}
     return model, td_loss, target, [batch]
@@ -86,9 +86,9 @@ def test_a_step_gives_the_numbers_of_model_and_loss_apart(step: Any) -> None:
     for problem in (apart, whole):
         assert list(problem.params) == [name for name, _ in model.named_parameters()]
     with apart.measuring(), whole.measuring():
-        expected, found = apart.loss_and_gradients(), whole.loss_and_gradients()
-    assert_same(found[0], expected[0])
-    assert all(torch.allclose(found[1][name], g) for name, g in expected[1].items())  # type: ignore[arg-type]
+        expected, measured = apart.loss_and_gradients(), whole.loss_and_gradients()
+    assert_same(measured[0], expected[0])
+    assert all(torch.allclose(measured[1][name], g) for name, g in expected[1].items())  # type: ignore[arg-type]
     assert_same(wc.Hessian(whole).dense(), wc.Hessian(apart).dense())
     assert [*wc.conditioning(whole)] == [*wc.conditioning(apart)] == ["encoder.0", "head"]
     assert wc.max_lr(whole, adam(model)).value == pytest.approx(wc.max_lr(apart, adam(model)).value, rel=1e-3)
@@ -111,8 +111,8 @@ def test_inputs_are_what_the_step_calls_the_model_with() -> None:
     assert inspection is not None
     assert [(fact.name, fact.shape) for fact in inspection.inputs] == [("inputs", (48, 6))]
     raw = [{**batch, "state": 255 * batch["state"].sigmoid()} for batch in batches]
-    found = wc.diagnose(wc.Problem.from_step(model, step, raw), adam(model)).findings
-    assert "unscaled-input" in [each.rule for finding in found for each in (finding, *finding.consequences)]
+    findings = wc.diagnose(wc.Problem.from_step(model, step, raw), adam(model)).findings
+    assert "unscaled-input" in [each.rule for finding in findings for each in (finding, *finding.consequences)]
 
 
 def test_what_the_step_takes_from_outside_is_as_before() -> None:

@@ -129,9 +129,9 @@ class Problem:
         dropout: int | None = None,
     ) -> None:
         if batchnorm not in ("batch", "running"):
-            given = repr(batchnorm) if isinstance(batchnorm, str) else f"a {type(batchnorm).__name__}"
+            what = repr(batchnorm) if isinstance(batchnorm, str) else f"a {type(batchnorm).__name__}"
             raise InvalidProblem(
-                f'batchnorm is {given}; write "batch" or "running". A batch is one argument: '
+                f'batchnorm is {what}; write "batch" or "running". A batch is one argument: '
                 "wc.Problem(model, loss, (inputs, targets))."
             )
         self.model = unwrapped(model)

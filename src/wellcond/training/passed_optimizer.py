@@ -39,17 +39,17 @@ def optimizer_of(problem: Problem, passed: PassedOptimizer | None) -> Optimizer 
     """
     if passed is None:
         return None
-    found = list({id(each): each for each in _optimizers_in(passed)}.values())
-    if not found:
+    optimizers = list({id(each): each for each in _optimizers_in(passed)}.values())
+    if not optimizers:
         raise TypeError(f"optimizer is a {type(passed).__name__} without a torch optimizer in it. {WRITE}.")
-    if len(found) == 1:
-        return found[0]
+    if len(optimizers) == 1:
+        return optimizers[0]
     own = set(map(id, problem.params.values()))
-    holding = [each for each in found if any(id(p) in own for group in each.param_groups for p in group["params"])]
+    holding = [each for each in optimizers if any(id(p) in own for group in each.param_groups for p in group["params"])]
     if len(holding) > 1:
         names = ", ".join(type(each).__name__ for each in holding)
         raise InvalidProblem(SEVERAL.format(count=len(holding), names=names))
-    return (holding or found)[0]
+    return (holding or optimizers)[0]
 
 
 def _optimizers_in(passed: Any) -> Iterator[Optimizer]:

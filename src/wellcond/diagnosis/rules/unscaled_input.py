@@ -25,6 +25,8 @@ from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.network.norms import is_norm
+from wellcond.problem.training_step import TrainingStep
+from wellcond.remedies.batch_code import scaling_in_step
 from wellcond.results import number
 
 RMS = Threshold(
@@ -85,6 +87,8 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             severity = of_symptom(evidence, is_far=is_lost)
             summary = f"the {fact.name} are no larger than {number(fact.reach)}, so biases outweigh them"
         numbers: dict[str, float | str] = {"RMS": fact.rms, "largest": fact.reach}
+        in_step = isinstance(evidence.problem.loss, TrainingStep) and not fact.is_uneven
+        lines = scaling_in_step(evidence.problem, fact.rms) if in_step else ""
         numbers |= {"RMS of the largest feature": largest, "RMS of the median feature": median}
         yield Finding(
             rule="unscaled-input",
@@ -94,8 +98,8 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             evidence=numbers | _counterfactual(inspection),
             reason="The curvature of the first layer grows with the square of the inputs' scale (Σx of huang2020, "
             "section 3), so one rate cannot suit both it and the other layers.",
-            treatment="scale-inputs",
-            remedy=_scaling(fact),
+            treatment="" if lines else "scale-inputs",
+            remedy=lines or _scaling(fact),
         )
 
 
