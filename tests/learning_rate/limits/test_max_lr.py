@@ -312,7 +312,7 @@ REFUSED: dict[str, tuple[Callable[[list[Any]], Any], type[Exception], str]] = {
     "adadelta": (torch.optim.Adadelta, Unsupported, NOT_KNOWN.format("Adadelta")),
     "lars": (lambda p: wc.LARS(p, lr=0.1), Unsupported, NOT_KNOWN.format("LARS")),
     "own_step": (Halved, Unsupported, NOT_KNOWN.format("Halved")),
-    "number": (lambda _p: 0.1, TypeError, r"optimizer is 0\.1(.|\n)*wc\.max_lr\(problem, momentum=0\.9\)"),
+    "number": (lambda _p: 0.1, TypeError, r"optimizer is the number 0\.1\. Write .*or name the argument"),
     "sgd": (lambda p: SGD(p, 0.1, momentum=1.0), Unsupported, "momentum=1.0 is stable at no learning rate"),
     "rmsprop": (lambda p: RMSprop(p, 0.1, momentum=1.5), Unsupported, "momentum=1.5"),
     "dampening": (lambda p: SGD(p, 0.1, momentum=0.5, dampening=1.0), Unsupported, "dampening=1.0"),
