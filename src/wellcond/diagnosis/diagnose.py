@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Literal, TypedDict
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
@@ -52,6 +53,7 @@ def diagnose(
     problem: Problem,
     optimizer: PassedOptimizer | None = None,
     *,
+    scheduler: LRScheduler | None = None,
     budget: Literal["fast", "full"] | float = "fast",
     layers: str | Collection[str] | None = None,
     select: Collection[str] | None = None,
@@ -75,6 +77,8 @@ def diagnose(
     Args:
         problem: What to measure.
         optimizer: Optimizer that trains the model, if there is one; or what `configure_optimizers` returns.
+        scheduler: Schedule of its rates, in place of the optimizer or beside it: rates that it still comes to are not
+            called too low.
         budget: `"fast"` is planned for 60 u, where u is one forward and backward pass (networks whose pass takes less
             than a few milliseconds need a few milliseconds per product): about 8 Hessian products, which stop at an
             estimated error of 1 % and have no certificate. `"full"` goes on until 1 % is certain and measures the trace
@@ -105,7 +109,7 @@ def diagnose(
     check_known((*ignore, *(select or ())))
     check_budget(budget)
     check_is_problem(problem)
-    optimizer = optimizer_of(problem, optimizer)
+    optimizer = optimizer_of(problem, [each for each in (optimizer, scheduler) if each is not None] or None)
     batch_size = _first_batch_size(problem)
     with own_arithmetic():
         chosen = chosen_layers(problem.model, layers)

@@ -60,6 +60,11 @@ def current_lr(group: Group) -> float:
     return float(group["lr"])
 
 
+def peak_lr(group: Group) -> float:
+    """The highest learning rate that a schedule is known to give a group: a one-cycle's, or that of a warm-up's end."""
+    return max(current_lr(group), configured_lr(group), float(group.get("max_lr", 0.0)))
+
+
 def nonzero_lr(group: Group) -> float:
     """The current learning rate, or the configured one while a schedule holds it at zero, as a warm-up does at first.
 

@@ -141,6 +141,28 @@ def test_a_warm_up_that_begins_at_zero_is_no_fault() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=100, div_factor=1e5),
+        lambda o: torch.optim.lr_scheduler.LinearLR(o, start_factor=1e-5, total_iters=100),
+    ],
+    ids=["one-cycle", "warm-up"],
+)
+def test_the_first_rate_of_a_schedule_is_not_called_too_low(schedule: Callable[[Optimizer], Any]) -> None:
+    model = network()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = schedule(optimizer)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-6)  # at which SGD is called too low
+    assert "learning-rate-too-low" not in findings(lambda _: optimizer, model)
+    x, y = clusters()
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), list(zip(x.split(32), y.split(32), strict=True)))
+    diagnosis = wc.diagnose(problem, scheduler=scheduler)
+    assert diagnosis.lr == pytest.approx(1e-6)
+    assert "learning-rate-too-low" not in [each.rule for each in diagnosis.findings]
+
+
+@pytest.mark.slow
 def test_epsilon_that_vanishes_in_half_precision_is_named() -> None:
     class Half(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
