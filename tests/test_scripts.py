@@ -55,13 +55,13 @@ def assert_is_to_be_standardized(diagnosis: wc.Diagnosis) -> None:
 
 
 @pytest.mark.slow
-def test_the_batch_of_a_step_is_to_be_scaled() -> None:
+def test_the_batch_of_a_step_is_to_be_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a diffusion adds noise to must be of the noise's scale: standardized inputs of the model are no repair."""
-    module = script("ddpm")
+    module = importlib.import_module("ddpm")
     diagnosis, _ = module.main(planted=True)
     names = {"training_step": module.training_step}
     exec(diagnosis.findings[0].remedy, names)
-    module.training_step = names["training_step"]
+    monkeypatch.setattr(module, "training_step", names["training_step"])
     _, repaired = module.main(planted=True)
     assert repaired < 0.5
 
