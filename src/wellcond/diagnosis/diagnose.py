@@ -77,7 +77,7 @@ def diagnose(
     Args:
         problem: What to measure.
         optimizer: Optimizer that trains the model, if there is one; or what `configure_optimizers` returns.
-        scheduler: Schedule of its rates, in place of the optimizer or beside it: rates that it still comes to are not
+        scheduler: Schedule of its rates, in place of the optimizer or with it: rates that it still comes to are not
             called too low.
         budget: `"fast"` is planned for 60 u, where u is one forward and backward pass (networks whose pass takes less
             than a few milliseconds need a few milliseconds per product): about 8 Hessian products, which stop at an
