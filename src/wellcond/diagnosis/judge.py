@@ -159,7 +159,7 @@ def _rooted(findings: list[Finding]) -> Iterable[Finding]:
 
 def _explains(cause: Finding, effect: Finding) -> bool:
     """Whether one finding is a consequence of another that is as severe, or of a wrong scale, which may be milder."""
-    if cause.rule == effect.rule or effect.rule not in CAUSES.get(cause.rule, ()):
+    if effect.begins_here or cause.rule == effect.rule or effect.rule not in CAUSES.get(cause.rule, ()):
         return False
     if SEVERITIES.index(cause.severity) <= SEVERITIES.index(effect.severity):
         return True
@@ -170,10 +170,11 @@ def _explains(cause: Finding, effect: Finding) -> bool:
 _PLACE = {name: place for place, name in enumerate(KINDS)}
 
 
-def _rank(finding: Finding) -> tuple[int, bool, int, int]:
-    """By severity, then what causes others before what does not, then by basis, then by the order of `KINDS`."""
+def _rank(finding: Finding) -> tuple[int, bool, bool, int, int]:
+    """By severity, then what nothing explains, what causes others before what does not, basis, and order of `KINDS`."""
     return (
         SEVERITIES.index(finding.severity),
+        not finding.begins_here,
         not CAUSES.get(finding.rule),
         BASES.index(finding.basis),
         _PLACE.get(finding.rule, len(_PLACE)),

@@ -23,6 +23,14 @@ VANISHES = 0.01
 """Fraction of the loss: a loss that falls below it where outputs equal targets compares the two."""
 FITTED = 1e-6
 """Relative difference from the loss of perfect outputs, float32's rounding of a sum: the network fits its data."""
+TRAINED = 1.3
+"""Largest singular value of a weight over that of independent entries. It is 1.26 at most over thirty seeds of eleven
+initializations, and 1.3 to 2.9 in perceptrons and convolutional networks after 300 steps."""
+
+
+def is_trained(weight: Weight) -> bool:
+    """Whether training has aligned the entries of a weight, which any initialization draws independently."""
+    return weight.outlier is not None and weight.outlier > TRAINED
 
 
 def is_embedding(signal: Signal) -> bool:
@@ -97,9 +105,15 @@ def and_more(count: int) -> str:
 
 
 def outputs_of(evidence: Evidence) -> tuple[Inspection, OutputFacts] | None:
-    """The inspection and its outputs; None if there are none."""
+    """The inspection and its outputs; None if there are none, or only NaN, of which nothing can be said.
+
+    Infinite outputs with a finite loss are ordinary: logits of actions that are masked.
+    """
     inspection = evidence.inspection
-    return None if inspection is None or inspection.output is None else (inspection, inspection.output)
+    if inspection is None or inspection.output is None:
+        return None
+    is_lost = any(fact.not_finite for fact in inspection.outputs) and not math.isfinite(inspection.output.loss or 0.0)
+    return None if is_lost else (inspection, inspection.output)
 
 
 def last_layer(inspection: Inspection, output: OutputFacts) -> str:
