@@ -158,13 +158,19 @@ def _rooted(findings: list[Finding]) -> Iterable[Finding]:
 
 
 def _explains(cause: Finding, effect: Finding) -> bool:
-    """Whether one finding is a consequence of another that is as severe, or of a wrong scale, which may be milder."""
+    """Whether one finding is a consequence of another that is as severe, or of one that may be milder.
+
+    That is a wrong scale, for what is measured of it, and whatever is proven, for what says only that training fails.
+    """
     if effect.begins_here or cause.rule == effect.rule or effect.rule not in CAUSES.get(cause.rule, ()):
         return False
     if SEVERITIES.index(cause.severity) <= SEVERITIES.index(effect.severity):
         return True
-    is_effect_of_scales = kind_of(effect.rule) in ("symptom", "outcome")
-    return kind_of(cause.rule) == "scale" and is_effect_of_scales and cause.severity != "note"
+    if cause.severity == "note":
+        return False
+    if kind_of(cause.rule) == "scale":
+        return kind_of(effect.rule) in ("symptom", "outcome")
+    return effect.rule == "loss-not-decreasing" and cause.basis == "proven"
 
 
 _PLACE = {name: place for place, name in enumerate(KINDS)}

@@ -349,3 +349,21 @@ def test_powers_of_one_feature_are_slow_until_they_are_made_orthogonal(make: Fac
 @pytest.mark.slow
 def test_powers_do_not_matter_to_a_network_that_makes_its_own_features() -> None:
     assert "ill-conditioned-input" not in regression(*powers(), perceptron(10), of(Adam, lr=0.01))
+
+
+class Lost(nn.Module):
+    """A network whose first step leaves next to nothing of the inputs."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.body, self.share = network(), share
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.share * x + (1 - self.share) * x.mean(1, keepdim=True))
+
+
+def test_nothing_is_learned_at_any_rate_although_the_inputs_predict_the_targets() -> None:
+    finding = findings(of(SGD, lr=0.01), Lost(0.0))["loss-not-decreasing"]
+    assert "although the inputs predict the targets" in finding.summary
+    assert float(finding.evidence["best probe of the data, in σ"]) > 8
+    assert "loss-not-decreasing" not in findings(of(SGD, lr=0.01), Lost(1.0))

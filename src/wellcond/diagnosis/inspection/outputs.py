@@ -101,8 +101,8 @@ PRODUCTS = frozenset({"Mm", "Bmm", "Addmm", "Baddbmm", "Mv", "Dot", "CdistForwar
 """Operations that compare outputs with each other."""
 COMPARING = ("BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "MseLoss", "SmoothL1Loss", "HuberLoss")
 """Losses that take outputs and targets of one shape."""
-WRONG_CLASS = 0.01
-"""Odds of every wrong class in correct logits; smoothed labels punish smaller ones."""
+WRONG_CLASS, WRONG_CLASSES = 0.01, 0.1
+"""Odds of every wrong class in correct logits, and of all of them at most; smoothed labels punish smaller ones."""
 CORRECT_LOGIT = 20.0
 """|logit| of a correct binary answer."""
 MARGIN = 0.02
@@ -327,8 +327,9 @@ class _Values:
     def perfect(self) -> float | None:
         """The loss of correct outputs."""
         hot = self._one_hot()
-        if hot is not None:
-            return self.at(hot.clamp_min(WRONG_CLASS).log().to(self.outputs.dtype))
+        if hot is not None and self.class_dim is not None:
+            odds = min(WRONG_CLASS, WRONG_CLASSES / max(hot.shape[self.class_dim] - 1, 1))
+            return self.at(hot.clamp_min(odds).log().to(self.outputs.dtype))
         target = self._paired()
         return None if target is None else self.at(self._correct(target))
 

@@ -32,8 +32,9 @@ def sorted_batches(evidence: Evidence) -> Iterator[Finding]:
     """Batches of few labels, while other batches have others: the data are sorted and not shuffled.
 
     Severe if four fifths of a batch have one label, in the mean, and a shuffle would not give such batches (χ² of
-    labels by batches is 8 standard deviations above its mean); so some batches may lie across a boundary. A warning if
-    the targets never fall, or never rise, from the first batch to the last. Batches must hold at least 8 examples.
+    labels by batches is 8 standard deviations above its mean); so some batches may lie across a boundary. Severe too if
+    labels never fall, or never rise, from the first batch to the last; a warning if numbers do not. Batches must hold
+    at least 8 examples.
     """
     inspection = evidence.inspection
     if inspection is None or inspection.batch_size < BATCH.at:
@@ -50,7 +51,7 @@ def sorted_batches(evidence: Evidence) -> Iterator[Finding]:
         numbers |= {"share of the commonest label in a batch": fact.purity} if is_pure else {}
         yield Finding(
             rule="sorted-batches",
-            severity="severe" if is_pure else "warning",
+            severity="severe" if fact.is_index else "warning",
             basis="proven",
             summary=(
                 f"every batch of {inspection.batch_size} has labels of one class only, and other batches have others."
