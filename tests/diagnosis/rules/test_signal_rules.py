@@ -273,7 +273,7 @@ def nan_in(model: nn.Module, *names: str) -> nn.Module:
 def test_nan_in_weights_is_the_first_finding_whatever_else_is_wrong(
     names: tuple[str, ...], layer: str, scale: float
 ) -> None:
-    """A run that has gone NaN: units are not compared, outputs not judged, and large inputs stand beside it."""
+    """A run that has gone NaN: units are not compared, outputs not judged, and large inputs come second."""
     model = nan_in(perceptron(nn.Sigmoid()), *names)
     _, (first, *others) = seen(model, LOSS, table(scale=scale), Adam(model.parameters(), lr=0.02))
     assert (first.rule, first.layer, first.severity) == ("non-finite", layer, "severe")
