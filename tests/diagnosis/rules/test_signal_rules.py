@@ -314,6 +314,7 @@ def test_nan_that_is_left_when_only_the_parameters_are_restored(where: str) -> N
     broken.view(-1)[0] = math.nan
     finding = findings(model, LOSS, table(), optimizer)["non-finite"]
     assert ("1.running_var" if where == "buffer" else "'exp_avg' of '0.weight'") in finding.summary
+    assert finding.layer == ("1" if where == "buffer" else "0")
 
 
 class Branches(nn.Module):

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -32,6 +32,21 @@ OUTPUTS = ("all batches", "the outputs", "the outputs and the loss")
 """Parts of an inspection without which the outputs are not known."""
 READ_EXAMPLES = 512
 """Stop reading batches after this many examples."""
+
+
+class NanState(NamedTuple):
+    """A tensor with NaN that is no parameter: running statistics, or what the optimizer remembers.
+
+    Attributes:
+        name: What it is, in words.
+        layer: Module that it belongs to.
+        values: Number of values that are NaN.
+    """
+
+    name: str
+    layer: str
+    values: int
+
 
 TurnedView = tuple[tuple[int, ...], tuple[int, ...]]
 """Shape before and after a view that names dimensions in another order without moving the numbers."""
@@ -64,7 +79,7 @@ class Inspection:
         is_summed: Whether the loss of a batch is the sum of those of its halves, and not their mean.
         turned: Views that name dimensions in another order without moving the numbers.
         held_elsewhere: Number of parameters in the optimizer that do not belong to the model.
-        nan_states: Buffers of the model and states of the optimizer that hold NaN, and how many values are.
+        nan_states: Buffers of the model and states of the optimizer that hold NaN.
         failures: What could not be checked, and why.
     """
 
@@ -90,7 +105,7 @@ class Inspection:
     is_summed: bool = False
     turned: tuple[TurnedView, ...] = ()
     held_elsewhere: int = 0
-    nan_states: tuple[tuple[str, int], ...] = ()
+    nan_states: tuple[NanState, ...] = ()
     failures: tuple[InspectionFailure, ...] = ()
 
     @property
@@ -101,7 +116,7 @@ class Inspection:
             *(fact.not_finite for fact in (*self.inputs, *self.targets)),
             *(weight.not_finite or weight.gradient_not_finite for weight in self.weights),
             *(signal.not_finite for signal in self.signals),
-            *(count for _, count in self.nan_states),
+            *(state.values for state in self.nan_states),
         ]
         return is_loss_finite and not any(counts)
 
@@ -273,12 +288,13 @@ def _held_elsewhere(problem: Problem, optimizer: Optimizer | None) -> int:
     return sum(id(p) not in own for group in groups for p in group["params"])
 
 
-def _nan_states(problem: Problem, optimizer: Optimizer | None) -> Iterator[tuple[str, int]]:
-    """Buffers and optimizer states with NaN, in words; an infinity in a buffer is an ordinary mask."""
+def _nan_states(problem: Problem, optimizer: Optimizer | None) -> Iterator[NanState]:
+    """Buffers and optimizer states with NaN; an infinity in a buffer is an ordinary mask."""
     names = {id(p): name for name, p in problem.model.named_parameters()}
-    states = {f"buffer {name!r}": buffer for name, buffer in problem.model.named_buffers()}
-    for p, state in ({} if optimizer is None else optimizer.state).items():
-        states |= {f"the optimizer's {key!r} of {names.get(id(p), 'a parameter')!r}": t for key, t in state.items()}
-    for name, t in states.items():
-        if isinstance(t, Tensor) and t.is_floating_point() and (count := int(t.isnan().sum())):
-            yield name, count
+    states = [(f"buffer {name!r}", name, buffer) for name, buffer in problem.model.named_buffers()]
+    for p, of_parameter in ({} if optimizer is None else optimizer.state).items():
+        name = names.get(id(p), "")
+        states += [(f"the optimizer's {key!r} of {name!r}", name, state) for key, state in of_parameter.items()]
+    for what, name, t in states:
+        if isinstance(t, Tensor) and t.is_floating_point() and (values := int(t.isnan().sum())):
+            yield NanState(what, name.rpartition(".")[0], values)

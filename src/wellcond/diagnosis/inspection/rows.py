@@ -44,8 +44,8 @@ def inspection_rows(
         yield from _rows(step, name, _of_attention(attention))
     for weight in inspection.weights:
         yield from _rows(step, weight.name, _of_parameter(weight))
-    for name, count in inspection.nan_states:
-        yield from _rows(step, name, {q.NOT_FINITE_VALUES: count})
+    for state in inspection.nan_states:
+        yield from _rows(step, state.name, {q.NOT_FINITE_VALUES: state.values})
     for fact in (*inspection.inputs, *inspection.targets, *inspection.outputs):
         yield from _rows(step, fact.name, _of_data(fact))
 

@@ -89,11 +89,12 @@ def _in_states(evidence: Evidence) -> Finding | None:
     states = _of(evidence).nan_states
     if not states:
         return None
-    name, values = states[0]
+    first = states[0]
     others = f", and so do {len(states) - 1} other states" if len(states) > 1 else ""
-    summary = f"{name} holds {values} values that are NaN{others}, although all parameters are finite."
+    summary = f"{first.name} holds NaN ({first.values}){others}, although all parameters are finite."
     remedy = "# restore buffers and optimizer from the checkpoint too: load_state_dict(), or create both anew"
-    return _finding("", summary, {"values": float(values), "states": float(len(states))}, remedy, begins_here=True)
+    numbers: dict[str, float | str] = {"values": float(first.values), "states": float(len(states))}
+    return _finding(first.layer, summary, numbers, remedy, begins_here=True)
 
 
 def _back_to_a_checkpoint(evidence: Evidence) -> str:
