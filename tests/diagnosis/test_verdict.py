@@ -49,7 +49,9 @@ def test_below_the_limit_a_rate_is_a_share_and_above_it_a_multiple(
 
 def test_a_clean_bill_lists_what_was_checked_and_what_could_not_be() -> None:
     text = diagnosis(failed={"whether examples of a batch influence each other": "RuntimeError: no"}).verdict()
-    assert text.startswith("Nothing is wrong in what was checked: the data, the outputs, the gradients of every layer")
+    assert text.startswith(
+        "Nothing is wrong in what was checked: the data, the outputs and the gradients of every layer"
+    )
     assert text.endswith("Could not be checked: whether examples of a batch influence each other.")
     assert diagnosis(parts=(), failed={"trial": "no memory"}).verdict() == "Nothing could be checked: no memory."
 

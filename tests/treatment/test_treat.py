@@ -223,7 +223,7 @@ def test_weights_of_nan_are_past_treatment() -> None:
     model = nn.Linear(2, 1)
     nn.init.constant_(model.bias, math.nan)
     problem = wc.Problem(model, nn.MSELoss(), (torch.ones(4, 2), torch.ones(4, 1)))
-    with pytest.raises(NonFinite, match="'bias' holds NaN .* checkpoint"):
+    with pytest.raises(NonFinite, match=r"'bias' holds NaN .* checkpoint"):
         treat(problem, steps=1)
 
 

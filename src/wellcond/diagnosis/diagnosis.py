@@ -271,12 +271,13 @@ def _inspected(inspection: Inspection | None) -> list[str]:
     """What an inspection saw, in the words of a clean bill."""
     if inspection is None:
         return []
-    has_gradients = any(weight.gradient is not None for weight in inspection.weights)
-    return [
-        *(["the data"] if inspection.inputs else []),
-        *(["the outputs"] if inspection.outputs else []),
-        *(["the gradients of every layer"] if has_gradients else []),
-    ]
+    seen = {
+        "the data": bool(inspection.inputs),
+        "the outputs": bool(inspection.outputs),
+        "the gradients of every layer": any(weight.gradient is not None for weight in inspection.weights),
+    }
+    words = [name for name, is_seen in seen.items() if is_seen]
+    return [_listed(words)] if words else []
 
 
 def _listed(items: Sequence[str]) -> str:

@@ -345,3 +345,20 @@ def test_activations_of_different_branches_do_not_drift() -> None:
     assert finding.layer == "2"
     in_line[2:].requires_grad_(False)  # what judges the outputs of another network is as it is
     assert "activation-drift" not in findings(in_line, LOSS, table())
+
+
+def test_all_layers_that_start_alike_are_drawn_in_one_round() -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.LSTM(3, 8, batch_first=True), nn.LSTM(8, 8, batch_first=True)
+            self.hidden, self.out = nn.Linear(8, 8), nn.Linear(8, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.hidden(self.b(self.a(x)[0])[0][:, -1]).relu())
+
+    model, data = Tagger(), (torch.randn(N, 5, 3), table()[1])
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    exec(findings(model, LOSS, data)["symmetric-initialisation"].remedy, {"torch": torch, "model": model})
+    assert "symmetric-initialisation" not in findings(model, LOSS, data)
