@@ -367,3 +367,15 @@ def test_nothing_is_learned_at_any_rate_although_the_inputs_predict_the_targets(
     assert "although the inputs predict the targets" in finding.summary
     assert float(finding.evidence["best probe of the data, in σ"]) > 8
     assert "loss-not-decreasing" not in findings(of(SGD, lr=0.01), Rolled(0))
+
+
+def test_dropout_that_changes_nothing_is_no_cause() -> None:
+    class Aside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.9)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.0 * self.drop(x)
+
+    assert findings(of(SGD, lr=0.01), network(Aside))["dropout-too-strong"].severity == "note"

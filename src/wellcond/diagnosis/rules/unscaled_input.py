@@ -73,8 +73,7 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             continue
         largest, median = float(fact.feature_rms.max()), float(fact.feature_rms.median())
         if is_too_large(fact):
-            changes_nothing = inspection.standardized is not None and inspection.standardized.changes_nothing
-            is_adapted = (first is not None and _fits(first)) or changes_nothing
+            is_adapted = first is not None and _fits(first)
             is_far = RMS.is_severe(fact.rms) or fact.is_uneven
             severity = "note" if is_adapted else of_symptom(evidence, is_far=is_far)
             features = f", their features from {number(float(fact.feature_rms.min()))} to {number(largest)}"
@@ -86,6 +85,8 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             is_lost = first is not None and first.variation is not None and LOST.is_severe(first.variation)
             severity = of_symptom(evidence, is_far=is_lost)
             summary = f"the {fact.name} are no larger than {number(fact.reach)}, so biases outweigh them"
+        if inspection.standardized is not None and inspection.standardized.changes_nothing:
+            severity = "note"
         numbers: dict[str, float | str] = {"RMS": fact.rms, "largest": fact.reach}
         numbers |= {"RMS of the largest feature": largest, "RMS of the median feature": median}
         yield Finding(
