@@ -35,6 +35,7 @@ def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
     is_stuck = bool(weights) and not any(w.gradient for w in weights)
     hidden = [w for w in weights if w.order != last or len(weights) == 1]
     same = [w for w in hidden if _are_same(w, is_stuck=is_stuck)]
+    are_affine = all(w.role == "weight" for w in same)
     names = ", ".join(repr(w.name) for w in same)
     for w in same:
         layer = f"layer {w.layer}" if w.layer.isdigit() else w.layer
@@ -50,7 +51,7 @@ def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
             evidence={"units": float(w.units), "different units": float(w.distinct or 0), "RMS of the weight": w.rms},
             reason="Units that start identical and get the same gradient are one unit: the layer is only as wide "
             "as the number of different ones.",
-            treatment="he-init" if all(each.role == "weight" for each in same) else "",
+            treatment="he-init" if are_affine else "",
             remedy=f"for name in [{names}]:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))",
         )
 
