@@ -35,11 +35,17 @@ def smoothed_entropy() -> float:
     return float(torch.special.entr(0.9 * SHARES + 0.1 / 3).sum())
 
 
+def steps_nll(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Log-probabilities over the last dimension, of which every step gives its own."""
+    return -outputs.gather(2, labels[:, None, None].expand(-1, outputs.shape[1], 1)).mean()
+
+
 CLOSED_FORMS: dict[str, tuple[Any, Tensor, Tensor, float]] = {
     "cross-entropy": (F.cross_entropy, normal(8, 3), LABELS, ENTROPY),
     "weights": (nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 5.0]).double()), normal(8, 3), LABELS, weighted_entropy()),
     "smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), normal(8, 3), LABELS, smoothed_entropy()),
     "log-probabilities": (F.nll_loss, normal(8, 3).log_softmax(1), LABELS, ENTROPY),
+    "log-probabilities of steps": (steps_nll, normal(8, 4, 3).log_softmax(2), LABELS, ENTROPY),
     "squares": (F.mse_loss, normal(8, 1), VALUES, float(VALUES.var(correction=0))),
     "logits": (F.binary_cross_entropy_with_logits, normal(8, 1), BITS, entropy_of_bits()),
     "probabilities": (F.binary_cross_entropy, normal(8, 1).sigmoid(), BITS, entropy_of_bits()),

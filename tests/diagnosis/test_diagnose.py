@@ -275,12 +275,11 @@ def test_a_loader_that_shuffles_is_taken_as_it_is_and_that_is_said() -> None:
     assert "shuffle" in d.about["batches"]
 
 
-def test_an_optimizer_of_another_model_is_refused_before_the_work() -> None:
-    calls: list[str] = []
-    other = torch.optim.SGD(network().parameters(), lr=0.1)
-    with pytest.raises(InvalidProblem, match=r"made for another\s+model"):
-        diagnose(problem(), other, progress=lambda what, share: calls.append(what))
-    assert calls == []
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_an_optimizer_of_another_model_is_a_finding(kind: Any) -> None:
+    d = diagnose(problem(), kind(network().parameters(), lr=0.1))
+    assert (d.findings[0].rule, d.findings[0].severity, d.lr) == ("no-gradient", "severe", None)
+    assert "holds none" in d.failed["trial"]
 
 
 # manners

@@ -15,6 +15,7 @@ import wellcond as wc
 from wellcond.diagnosis.budget import PartName
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.parts import Part
 from wellcond.results import Cost
 
@@ -25,7 +26,9 @@ def diagnosis(lr: float | None = 0.1, trains: bool | None = None, **fields: Any)
     trial: Any = SimpleNamespace(trains=trains)
     parts = tuple(Part(name, "measured", 1.0, Cost(), 0.1) for name in (PartName.INSPECTION, PartName.MAX_LR))
     values: dict[str, Any] = {"findings": (), "about": {}, "failed": {}, "parts": parts} | fields
-    return Diagnosis(evidence=Evidence(problem, max_lr=limit, trial=trial), parameters=2, lr=lr, cost=Cost(), **values)
+    seen = values.pop("inspection", None) or inspect(problem)
+    evidence = Evidence(problem, inspection=seen, max_lr=limit, trial=trial)
+    return Diagnosis(evidence=evidence, parameters=2, lr=lr, cost=Cost(), **values)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,9 @@ def test_below_the_limit_a_rate_is_a_share_and_above_it_a_multiple(
 
 def test_a_clean_bill_lists_what_was_checked_and_what_could_not_be() -> None:
     text = diagnosis(failed={"whether examples of a batch influence each other": "RuntimeError: no"}).verdict()
-    assert text.startswith("Nothing is wrong in what was checked: the data, the outputs and the gradients")
+    assert text.startswith(
+        "Nothing is wrong in what was checked: the data, the outputs and the gradients of every layer"
+    )
     assert text.endswith("Could not be checked: whether examples of a batch influence each other.")
     assert diagnosis(parts=(), failed={"trial": "no memory"}).verdict() == "Nothing could be checked: no memory."
 
@@ -77,3 +82,24 @@ def test_the_worst_finding_is_quoted_and_equally_severe_ones_are_counted() -> No
     )
     shown = replace(several, evidence=replace(several.evidence, max_lr=None, trial=None))
     assert str(shown).count("the inputs reach 1e5") == 1
+
+
+@pytest.mark.parametrize("what", [PartName.GRADIENTS, PartName.TRIAL, "the outputs and the loss"])
+def test_nothing_is_called_sound_if_gradients_trial_or_outputs_are_not_known(what: str) -> None:
+    text = diagnosis(failed={what: "RuntimeError: no kernel."}).verdict()
+    assert text.startswith(
+        "Whether it trains is not known: RuntimeError: no kernel. Nothing else was found in the data"
+    )
+    assert "othing is wrong" not in text
+
+
+def test_what_the_inspection_did_not_see_is_not_said_to_be_checked() -> None:
+    model = nn.Linear(1, 1)
+    frozen = wc.Problem(model, lambda f, y: (f - y).square().mean() * 0 + 1.0, (torch.ones(2, 1), torch.ones(2, 1)))
+    inspection = replace(inspect(frozen), weights=())
+    assert "gradients" not in diagnosis(inspection=inspection).verdict()
+
+
+def test_advice_without_code_is_read_out() -> None:
+    text = diagnosis(findings=(replace(UNSCALED, remedy="# restore a checkpoint\n# and lower the rate"),)).verdict()
+    assert text.endswith("Restore a checkpoint.")

@@ -20,7 +20,7 @@ from zoo import CLASSES, integers, normal, seeded, split
 
 import wellcond as wc
 from wellcond.diagnosis.finding import Finding
-from wellcond.errors import InvalidProblem, Unsupported
+from wellcond.errors import InvalidProblem, NonFinite, Unsupported
 from wellcond.remedies.remedy import REMEDIES, remedy
 from wellcond.remedies.setup import Setup
 from wellcond.training.run import Run
@@ -218,6 +218,14 @@ def test_two_remedies_can_be_named_together() -> None:
 
 
 # what fails
+
+
+def test_weights_of_nan_are_past_treatment() -> None:
+    model = nn.Linear(2, 1)
+    nn.init.constant_(model.bias, math.nan)
+    problem = wc.Problem(model, nn.MSELoss(), (torch.ones(4, 2), torch.ones(4, 1)))
+    with pytest.raises(NonFinite, match=r"'bias' holds NaN .* checkpoint"):
+        treat(problem, steps=1)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -135,26 +136,21 @@ def _form_of(loss: Loss, outputs: Tensor, targets: Any) -> Callable[[Tensor], Te
 
     A loss of probabilities refuses negative ones, or is NaN there.
     """
-    has_classes = outputs.dim() > 1 and outputs.shape[1] > 1
-    if has_classes and torch.allclose(outputs.logsumexp(1), outputs.new_zeros(()), atol=1e-3):
-        return _log_softmax
+    dims = [dim for dim in range(1, outputs.dim()) if outputs.shape[dim] > 1]
+    for dim in dims:
+        if torch.allclose(outputs.logsumexp(dim), outputs.new_zeros(()), atol=1e-3):
+            return functools.partial(torch.log_softmax, dim=dim)
     try:
         takes_any = bool(loss(torch.full_like(outputs, -1.0), targets).isfinite())
     except Exception:  # the user's loss may refuse them in any way
         takes_any = False
     if takes_any:
         return _as_it_is
-    is_softmax = has_classes and torch.allclose(outputs.sum(1), outputs.new_ones(()), atol=1e-3)
-    return _softmax if is_softmax else torch.sigmoid
+    for dim in dims:
+        if torch.allclose(outputs.sum(dim), outputs.new_ones(()), atol=1e-3):
+            return functools.partial(torch.softmax, dim=dim)
+    return torch.sigmoid
 
 
 def _as_it_is(free: Tensor) -> Tensor:
     return free
-
-
-def _softmax(free: Tensor) -> Tensor:
-    return free.softmax(1)
-
-
-def _log_softmax(free: Tensor) -> Tensor:
-    return free.log_softmax(1)

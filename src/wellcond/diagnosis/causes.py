@@ -20,6 +20,7 @@ KINDS: dict[str, Kind] = {
     "non-finite": "fault",
     "no-gradient": "fault",
     "constant-feature": "fault",
+    "constant-target": "fault",
     "symmetric-initialisation": "fault",
     "shared-weight": "fault",
     "wrong-softmax-dimension": "fault",
@@ -85,6 +86,10 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
     ),
     "constant-feature": ("rank-collapse", "labels-unrelated", "loss-not-decreasing"),
+    "constant-target": (
+        "saturated-output", "learning-rate-too-high", "learning-rate-too-low", "labels-unrelated",
+        "loss-not-decreasing",
+    ),
     "symmetric-initialisation": (
         "bad-initialisation", "constant-feature", "no-gradient", "attention-saturation", *_OF_A_WRONG_SCALE,
     ),

@@ -34,7 +34,7 @@ from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
-from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, groups_of
+from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 
 ASSUMED_LR = 0.01
@@ -95,7 +95,7 @@ def diagnose(
 
     Raises:
         ValueError: There is no such rule or budget.
-        InvalidProblem: The problem cannot be measured at all, or the optimizer belongs to another model.
+        InvalidProblem: The problem cannot be measured at all.
         NotDeterministic: Two passes over the problem do not see the same.
         UnknownLayer: There is no such layer.
 
@@ -113,8 +113,9 @@ def diagnose(
     batch_size = _first_batch_size(problem)
     with own_arithmetic():
         chosen = chosen_layers(problem.model, layers)
-        lr = None if optimizer is None else max(map(current_lr, groups_of(problem, optimizer)))
-        allowed = Budget(budget, problem, optimizer, batch_size)
+        held = held_groups(problem, optimizer)
+        lr = max(map(current_lr, held), default=None)
+        allowed = Budget(budget, problem, optimizer if held else None, batch_size)
         before = problem.cost
         lines_of = lines_by_remedy(problem, optimizer)
 

@@ -14,6 +14,7 @@ from wellcond.curvature.spectra.trace import Trace
 from wellcond.diagnosis.budget import PartName
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.inspect import OUTPUTS, Inspection
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.parts import Part
 from wellcond.diagnosis.trial_result import Trial
@@ -28,12 +29,13 @@ from wellcond.results.version import __version__
 
 FROM_ROWS = "from the products of rows, which are fewer than features"
 CHECKED = {
-    PartName.INSPECTION: "the data, the outputs and the gradients of every layer",
     PartName.LAYERS: "the conditioning of every layer",
     PartName.TRIAL: "short runs of copies",
     PartName.MAX_LR: "the largest stable learning rate",
 }
-"""What the parts check, in the words of a clean bill."""
+"""What the parts after the inspection check, in the words of a clean bill."""
+ESSENTIAL = (PartName.INSPECTION, PartName.GRADIENTS, PartName.TRIAL, *OUTPUTS)
+"""Without one of these nobody can say that nothing is wrong."""
 BATCHNORM = {
     "batch": "statistics of each batch, with gradients through them, as in training",
     "running": "running statistics, as in evaluation",
@@ -178,6 +180,8 @@ class Diagnosis(Result):
         code = [line for line in lines if not line.lstrip().startswith("#")]
         if not lines:
             return self.assessment()
+        if not code:
+            return f"{self.assessment()} {_sentence(lines[0].lstrip('# '))}"
         write = f"Write: {code[0]}" if len(code) == 1 else f"Write the {len(code)} lines of findings[0].remedy."
         return f"{self.assessment()} {write}"
 
@@ -190,17 +194,17 @@ class Diagnosis(Result):
             also = f", and {more} more" if more else ""
             follows = f" It explains {_listed([f.rule for f in worst.consequences])}." if worst.consequences else ""
             return _sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows
-        checked = [text for part, text in CHECKED.items() if part in self.measured]
-        if "the outputs" in self.failed:
-            checked = [text.replace("the data, the outputs and", "the data and") for text in checked]
+        checked = _inspected(self.evidence.inspection) if PartName.INSPECTION in self.measured else []
+        checked += [text for part, text in CHECKED.items() if part in self.measured]
         if not checked:
             return _sentence(f"nothing could be checked: {'; '.join(self.failed.values()) or 'no time was left'}")
         notes = len(self.findings)
-        clean = f"nothing is wrong in what was checked: {_listed(checked)}"
-        if notes:
-            clean += f" ({notes} note{'s' * (notes > 1)})"
+        noted = f" ({notes} note{'s' * (notes > 1)})" if notes else ""
         missing = f" Could not be checked: {_listed(list(self.failed))}." if self.failed else ""
-        return _sentence(clean) + self._rate() + missing
+        if unknown := next((why for what, why in self.failed.items() if what in ESSENTIAL), None):
+            seen = f"whether it trains is not known: {unknown.strip().rstrip('.')}. Nothing else was found in"
+            return _sentence(f"{seen} {_listed(checked)}{noted}") + missing
+        return _sentence(f"nothing is wrong in what was checked: {_listed(checked)}{noted}") + self._rate() + missing
 
     def _worst(self) -> Finding | None:
         """The first finding; None if there are only notes."""
@@ -261,6 +265,19 @@ def about(evidence: Evidence, cost: Cost) -> dict[str, str]:
     sentences["cost"] = str(cost).removeprefix("cost: ")
     libraries = f"wellcond {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     return sentences | {"versions": libraries}
+
+
+def _inspected(inspection: Inspection | None) -> list[str]:
+    """What an inspection saw, in the words of a clean bill."""
+    if inspection is None:
+        return []
+    seen = {
+        "the data": bool(inspection.inputs),
+        "the outputs": bool(inspection.outputs),
+        "the gradients of every layer": any(weight.gradient is not None for weight in inspection.weights),
+    }
+    words = [name for name, is_seen in seen.items() if is_seen]
+    return [_listed(words)] if words else []
 
 
 def _listed(items: Sequence[str]) -> str:

@@ -33,6 +33,8 @@ class Finding:
         remedy: The lines of code to write: those of the treatment, or advice of the rule's own.
         rows: The measured rows that the evidence comes from, one per layer that it is compared with.
         consequences: Other findings that this one explains.
+        begins_here: Whether no other finding explains it, whatever the causal graph says of its rule: NaN in the data
+            or the weights is there before anything is computed from them.
 
     Example:
         >>> print(Finding(rule="unscaled-input", severity="severe", basis="measured", summary="inputs reach 1e5."))
@@ -51,6 +53,7 @@ class Finding:
     remedy: str = ""
     rows: tuple[Row, ...] = ()
     consequences: tuple[Finding, ...] = ()
+    begins_here: bool = field(default=False, repr=False)
 
     def __str__(self) -> str:
         where = f" at {self.layer}" if self.layer else ""

@@ -158,22 +158,29 @@ def _rooted(findings: list[Finding]) -> Iterable[Finding]:
 
 
 def _explains(cause: Finding, effect: Finding) -> bool:
-    """Whether one finding is a consequence of another that is as severe, or of a wrong scale, which may be milder."""
-    if cause.rule == effect.rule or effect.rule not in CAUSES.get(cause.rule, ()):
+    """Whether one finding is a consequence of another that is as severe, or of one that may be milder.
+
+    That is a wrong scale, for what is measured of it, and whatever is proven, for what says only that training fails.
+    """
+    if effect.begins_here or cause.rule == effect.rule or effect.rule not in CAUSES.get(cause.rule, ()):
         return False
     if SEVERITIES.index(cause.severity) <= SEVERITIES.index(effect.severity):
         return True
-    is_effect_of_scales = kind_of(effect.rule) in ("symptom", "outcome")
-    return kind_of(cause.rule) == "scale" and is_effect_of_scales and cause.severity != "note"
+    if cause.severity == "note":
+        return False
+    if kind_of(cause.rule) == "scale":
+        return kind_of(effect.rule) in ("symptom", "outcome")
+    return effect.rule == "loss-not-decreasing" and cause.basis == "proven"
 
 
 _PLACE = {name: place for place, name in enumerate(KINDS)}
 
 
-def _rank(finding: Finding) -> tuple[int, bool, int, int]:
-    """By severity, then what causes others before what does not, then by basis, then by the order of `KINDS`."""
+def _rank(finding: Finding) -> tuple[int, bool, bool, int, int]:
+    """By severity, then what nothing explains, what causes others before what does not, basis, and order of `KINDS`."""
     return (
         SEVERITIES.index(finding.severity),
+        not finding.begins_here,
         not CAUSES.get(finding.rule),
         BASES.index(finding.basis),
         _PLACE.get(finding.rule, len(_PLACE)),

@@ -23,6 +23,31 @@ VANISHES = 0.01
 """Fraction of the loss: a loss that falls below it where outputs equal targets compares the two."""
 FITTED = 1e-6
 """Relative difference from the loss of perfect outputs, float32's rounding of a sum: the network fits its data."""
+TRAINED = 1.3
+"""Largest singular value of a weight over that of independent entries. It is 1.26 at most over thirty seeds of eleven
+initializations, and 1.3 to 2.9 in perceptrons and convolutional networks after 300 steps."""
+MANY_ENTRIES = 64
+"""Entries of a weight: the largest of 64 normal numbers is above 1.9σ in 97 % of draws."""
+EVEN = 1.1
+"""Largest entry over √3·RMS of a weight: 1 for numbers that fill an interval evenly, 1.5 or more for normal ones."""
+
+
+def is_trained(weight: Weight) -> bool:
+    """Whether training has aligned the entries of a weight, which any initialization draws independently."""
+    return weight.outlier is not None and weight.outlier > TRAINED
+
+
+def are_fresh(model: nn.Module, layers: list[str]) -> bool:
+    """Whether layers are as they were initialized: weights that fill an interval evenly, or biases that are all zero.
+
+    Training leaves neither even weights nor zero biases.
+    """
+    modules = [model.get_submodule(name) for name in layers]
+    params = [(name, p.detach()) for module in modules for name, p in module.named_parameters(recurse=False)]
+    weights = [p for name, p in params if "weight" in name and p.dim() > 1 and p.numel() >= MANY_ENTRIES]
+    biases = [p for name, p in params if "bias" in name]
+    even = [float(p.abs().max()) < EVEN * math.sqrt(3) * float(p.square().mean().sqrt()) for p in weights]
+    return bool(even and all(even)) or bool(biases and all(not bool(p.any()) for p in biases))
 
 
 def is_embedding(signal: Signal) -> bool:
@@ -97,9 +122,15 @@ def and_more(count: int) -> str:
 
 
 def outputs_of(evidence: Evidence) -> tuple[Inspection, OutputFacts] | None:
-    """The inspection and its outputs; None if there are none."""
+    """The inspection and its outputs; None if there are none, or only NaN, of which nothing can be said.
+
+    Infinite outputs with a finite loss are ordinary: logits of actions that are masked.
+    """
     inspection = evidence.inspection
-    return None if inspection is None or inspection.output is None else (inspection, inspection.output)
+    if inspection is None or inspection.output is None:
+        return None
+    is_lost = any(fact.not_finite for fact in inspection.outputs) and not math.isfinite(inspection.output.loss or 0.0)
+    return None if is_lost else (inspection, inspection.output)
 
 
 def last_layer(inspection: Inspection, output: OutputFacts) -> str:

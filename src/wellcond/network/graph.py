@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 
 from torch import Tensor
@@ -62,6 +62,36 @@ def upstream(ends: Iterable[Node | None], stop: Node | None) -> set[Node]:
             operations.add(node)
             waiting += inputs_of(node)
     return operations
+
+
+def nearest_before(nodes: Mapping[str, Collection[Node]]) -> dict[str, tuple[str, ...]]:
+    """For every name, those whose operations are the first on the way back from its own.
+
+    Args:
+        nodes: Operations that computed the outputs of a layer, by its name.
+
+    Example:
+        >>> import torch
+        >>> stem = torch.ones(2, requires_grad=True).exp()
+        >>> branch = stem.sin()
+        >>> end = (stem + branch).log()                    # a skip connection bypasses the branch
+        >>> nearest_before({"stem": [stem.grad_fn], "branch": [branch.grad_fn], "end": [end.grad_fn]})
+        {'stem': (), 'branch': ('stem',), 'end': ('stem', 'branch')}
+    """
+    name_of = {node: name for name, of_name in nodes.items() for node in of_name}
+    before: dict[str, tuple[str, ...]] = {}
+    for name, of_name in nodes.items():
+        seen, met = set(of_name), set[str]()
+        waiting = [above for node in of_name for above in inputs_of(node)]
+        while waiting:
+            node = waiting.pop()
+            if node in name_of:
+                met.add(name_of[node])
+            elif node not in seen:
+                seen.add(node)
+                waiting += inputs_of(node)
+        before[name] = tuple(other for other in nodes if other in met - {name})
+    return before
 
 
 def refuse_reentrant_checkpoints(operations: Iterable[Node]) -> None:

@@ -232,6 +232,8 @@ PARAMETER_RMS: Final = quantity("parameter_rms")
 PARAMETER_GAIN: Final = quantity("parameter_gain")
 """RMS of a weight times √(fan-in)."""
 PARAMETER_GRADIENT_RMS: Final = quantity("parameter_gradient_rms")
+PARAMETER_OUTLIER: Final = quantity("parameter_outlier")
+"""Largest singular value of a weight over the largest that independent entries give."""
 DISTINCT_UNITS: Final = quantity("distinct_units")
 PARAMETER_LR: Final = quantity("parameter_lr")
 PARAMETER_WEIGHT_DECAY: Final = quantity("parameter_weight_decay")
@@ -249,6 +251,10 @@ DATA_HIGH: Final = quantity("data_high")
 LARGEST_FEATURE_RMS: Final = quantity("largest_feature_rms")
 MEDIAN_FEATURE_RMS: Final = quantity("median_feature_rms")
 CONSTANT_FEATURES: Final = quantity("constant_features")
+BATCH_PURITY: Final = quantity("batch_purity")
+"""Mean share of the commonest label in a batch."""
+BATCH_GROUPING: Final = quantity("batch_grouping")
+"""χ² of labels by batches, in its standard deviations from what a shuffle gives."""
 BATCH_SIZE: Final = quantity("batch_size")
 INSPECTED_EXAMPLES: Final = quantity("inspected_examples")
 INSPECTED_LOSS: Final = quantity("inspected_loss")
@@ -256,6 +262,10 @@ CONSTANT_LOSS: Final = quantity("constant_loss")
 """Loss of the best constant prediction for the first batch."""
 UNINFORMED_LOSS: Final = quantity("uninformed_loss")
 """Loss of the class frequencies or the mean target as the answer for every example."""
+UNIFORM_LOSS: Final = quantity("uniform_loss")
+"""Loss of a classifier that gives every class the same probability."""
+LOSS_AT_TARGETS: Final = quantity("loss_at_targets")
+"""Loss of outputs that equal the targets."""
 PERFECT_LOSS: Final = quantity("perfect_loss")
 OUTPUT_VARIATION: Final = quantity("output_variation")
 OUTPUT_SATURATED_SHARE: Final = quantity("output_saturated_share")

@@ -141,11 +141,17 @@ def groups_of(problem: Problem, optimizer: Optimizer) -> list[Group]:
     Raises:
         InvalidProblem: There are none.
     """
-    own = {id(p) for p in problem.params.values()}
-    groups = [group for group in optimizer.param_groups if any(id(p) in own for p in group["params"])]
+    groups = held_groups(problem, optimizer)
     if not groups:
         raise InvalidProblem(HOLDS_NOTHING.format(optimizer=type(optimizer).__name__))
     return groups
+
+
+def held_groups(problem: Problem, optimizer: Optimizer | None) -> list[Group]:
+    """The optimizer's groups that hold parameters of the problem; none without an optimizer."""
+    own = {id(p) for p in problem.params.values()}
+    groups = [] if optimizer is None else optimizer.param_groups
+    return [group for group in groups if any(id(p) in own for p in group["params"])]
 
 
 def check_hooks(optimizer: Optimizer, cure: str = REMOVE, *, allows_bnp: bool = True) -> None:

@@ -9,9 +9,10 @@ from torch.optim import Optimizer
 
 from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.finding import Finding
-from wellcond.errors import Interrupted, WellcondError
+from wellcond.errors import Interrupted, NonFinite, WellcondError
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_is_problem
+from wellcond.problem.not_finite import ADVICE, not_finite_in
 from wellcond.problem.problem import Problem
 from wellcond.remedies import REMEDIES
 from wellcond.results import Progress
@@ -67,6 +68,7 @@ def treat(
 
     Raises:
         ValueError: A setting with which nothing could be trained.
+        NonFinite: A parameter is NaN or infinite.
         InvalidProblem: The plain network cannot be trained on the batches, or the loss reads the model's own weights.
         Unsupported: The model or the optimizer cannot be copied.
 
@@ -88,6 +90,8 @@ def treat(
         raise ValueError(f"momentum is {momentum:g}, but the optimizer has its own: pass one of the two.")
     check_is_problem(problem)
     optimizer = optimizer_of(problem, optimizer)
+    if lost := [name for name, p in problem.model.named_parameters() if not_finite_in(p)]:
+        raise NonFinite(f"parameter {lost[0]!r} holds NaN or infinity, which no remedy undoes: {ADVICE['weight']}.")
     momentum = DEFAULT_MOMENTUM if momentum is None else momentum
     report = progress or (lambda _what, _share: None)
     begin = SHARE_OF_DIAGNOSIS if findings is None and chosen is None else 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from rule_cases import FEATURES, N, findings, perceptron, severe, table
@@ -150,3 +152,88 @@ def test_raw_sensors_into_a_cell_are_unscaled() -> None:
     loss = nn.CrossEntropyLoss()
     assert findings(Cells(), loss, [(1013 + 50 * x, y)])["unscaled-input"].severity == "severe"
     assert "unscaled-input" not in findings(Cells(), loss, [(x, y)])
+
+
+def test_inputs_are_no_cause_if_standardizing_them_changes_nothing() -> None:
+    """Sigmoids pass so little of the inputs on that loss and gradient are those of standardized ones."""
+    torch.manual_seed(0)
+    layers = [module for k in range(5) for module in (nn.Linear(16 if k else FEATURES, 16), nn.Sigmoid())]
+    model = nn.Sequential(*layers, nn.Linear(16, 4))
+    by_rule = findings(model, nn.CrossEntropyLoss(), table(scale=8.0))
+    assert by_rule["unscaled-input"].severity == "note"
+    assert by_rule["vanishing-gradient"] not in by_rule["unscaled-input"].consequences
+    assert findings(perceptron(), nn.CrossEntropyLoss(), table(scale=8.0))["unscaled-input"].severity != "note"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("error", [nn.functional.mse_loss, nn.functional.l1_loss])
+def test_targets_that_the_loss_standardizes_are_scaled(error: Any, inside: bool) -> None:
+    x, _ = table()
+    y = 300 + 50 * x.sum(1, keepdim=True)
+    mean, std = (y.mean(), y.std()) if inside else (0.0, 1.0)
+    by_rule = findings(perceptron(outputs=1), lambda f, y: error(f, (y - mean) / std), (x, y))
+    assert ("unscaled-target" in by_rule) is not inside
+    if not inside:
+        assert ("squared error" in by_rule["unscaled-target"].reason) is (error is nn.functional.mse_loss)
+
+
+def test_a_model_that_standardizes_targets_in_its_own_loss() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = perceptron(outputs=1)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            outputs = self.body(x)
+            return {"logits": outputs, "loss": nn.functional.mse_loss(outputs, (labels - 300) / 50)}
+
+    x, _ = table()
+    batch = {"x": x, "labels": 300 + 50 * x[:, :1]}
+    assert "unscaled-target" not in findings(Model(), None, [batch])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss", "target", "severity"),
+    [
+        (4, nn.CrossEntropyLoss(), torch.tensor(1), "severe"),
+        (2, nn.CrossEntropyLoss(), torch.tensor(1), "warning"),
+        (1, nn.MSELoss(), torch.tensor([3.0]), "warning"),
+        (1, nn.BCEWithLogitsLoss(), torch.tensor([1.0]), "note"),
+    ],
+)
+def test_targets_that_are_all_the_same(outputs: int, loss: nn.Module, target: torch.Tensor, severity: str) -> None:
+    """Labels of fraud may all be 0 in what is read, and those of a GAN are all 1."""
+    x, _ = table()
+    y = target.expand(N, *target.shape)
+    assert findings(perceptron(outputs=outputs), loss, (x, y))["constant-target"].severity == severity
+    assert "constant-target" not in findings(perceptron(outputs=outputs), loss, (x[:32], y[:32]))
+
+
+def batches_of(x: torch.Tensor, y: torch.Tensor, size: int = 16) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+@pytest.mark.parametrize("classes", [2, 4, 40])
+def test_sorted_labels_with_batches_across_boundaries(classes: int) -> None:
+    x, _ = table()
+    y = torch.arange(N) * classes // N
+    y[:8] = 0  # no boundary between classes is one between batches
+    y[8:] = y[:-8].clone()
+    model = perceptron(outputs=classes)
+    assert severe(model, nn.CrossEntropyLoss(), batches_of(x, y)) == ["sorted-batches"]
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(0))
+    assert "sorted-batches" not in findings(model, nn.CrossEntropyLoss(), batches_of(x[order], y[order]))
+
+
+def test_rare_labels_are_not_sorted() -> None:
+    x, _ = table()
+    y = torch.zeros(N, dtype=torch.long)
+    y[-3] = 1
+    assert "sorted-batches" not in findings(perceptron(outputs=2), nn.CrossEntropyLoss(), batches_of(x, y))
+
+
+def test_sorted_numbers_are_a_warning() -> None:
+    x, _ = table()
+    y = x[:, :1].sort(0).values
+    assert findings(perceptron(outputs=1), nn.MSELoss(), batches_of(x, y))["sorted-batches"].severity == "warning"
+    assert "sorted-batches" not in findings(perceptron(outputs=1), nn.MSELoss(), batches_of(x, x[:, :1]))

@@ -171,3 +171,47 @@ def test_losses_of_other_kinds_are_silent(loss: nn.Module) -> None:
 def test_labels_that_are_probabilities() -> None:
     x, _ = table()
     assert severe(perceptron(), nn.CrossEntropyLoss(), (x, x[:, :CLASSES].softmax(1))) == []
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(reduction="none"), lambda f, y: -F.log_softmax(f, 1)[:, 0]])
+def test_a_loss_of_several_numbers(loss: nn.Module) -> None:
+    finding = findings(perceptron(), loss, table())[MISMATCH]
+    assert (finding.severity, finding.evidence["shape of the loss"]) == ("severe", f"[{N}]")
+
+
+@pytest.mark.parametrize("tail", [nn.Identity(), nn.LogSoftmax(1)])
+def test_few_examples_of_many_classes_start_at_the_loss_of_equal_probabilities(tail: nn.Module) -> None:
+    """A constant that fits 8 labels of 1,000 classes has log 8, a fresh network log 1000."""
+    x, _ = table()
+    y = torch.arange(8) * 100
+    loss = nn.CrossEntropyLoss() if isinstance(tail, nn.Identity) else nn.NLLLoss()
+    assert "bad-initialisation" not in findings(perceptron(tail, outputs=1000), loss, (x[:8], y))
+    large = perceptron(tail, outputs=1000)
+    with torch.no_grad():
+        large[4].weight *= 100
+    finding = findings(large, loss, (x[:8], y))["bad-initialisation"]
+    assert finding.severity == "severe"
+
+
+def test_a_trained_network_that_meets_other_labels_is_not_badly_initialized() -> None:
+    x, y = table()
+    model = perceptron(width=64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(300):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    others = (y + 1) % CLASSES
+    assert float(F.cross_entropy(model(x), others)) > 3 * math.log(CLASSES) + 3
+    assert "bad-initialisation" not in findings(model, nn.CrossEntropyLoss(), (x, others))
+    with torch.no_grad():  # a new head that is too large is one
+        nn.init.normal_(model[4].weight, std=10)
+    assert findings(model, nn.CrossEntropyLoss(), (x, others))["bad-initialisation"].layer == "4"
+
+
+def test_few_labels_of_many_classes_do_not_make_a_loss_of_the_wrong_sign() -> None:
+    """A constant that fits four labels has log 4; perfect outputs are better, whatever the number of classes."""
+    x, _ = table()
+    assert severe(perceptron(outputs=1000), nn.CrossEntropyLoss(), (x[:4], torch.arange(4))) == []
+    finding = findings(perceptron(outputs=1000), lambda f, y: -F.cross_entropy(f, y), (x[:4], torch.arange(4)))
+    assert finding[MISMATCH].remedy == "loss = -loss"

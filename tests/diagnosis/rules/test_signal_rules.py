@@ -259,3 +259,106 @@ def test_norms_on_the_residual_stream_are_counted(prenorm: bool, norms: int) -> 
     is_high = "learning-rate-too-high" in findings(model, LOSS, batch, Adam(model.parameters(), lr=0.02))
     assert is_high is not prenorm
     assert "learning-rate-too-high" not in findings(model, LOSS, batch, Adam(model.parameters(), lr=1e-4))
+
+
+def nan_in(model: nn.Module, *names: str) -> nn.Module:
+    with torch.no_grad():
+        for name in names or dict(model.named_parameters()):
+            model.get_parameter(name).view(-1)[0] = math.nan
+    return model
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e5])
+@pytest.mark.parametrize(("names", "layer"), [(("2.weight",), "2"), (("4.bias",), "4"), ((), "0")])
+def test_nan_in_weights_is_the_first_finding_whatever_else_is_wrong(
+    names: tuple[str, ...], layer: str, scale: float
+) -> None:
+    """A run that has gone NaN: units are not compared, outputs not judged, and large inputs come second."""
+    model = nan_in(perceptron(nn.Sigmoid()), *names)
+    _, (first, *others) = seen(model, LOSS, table(scale=scale), Adam(model.parameters(), lr=0.02))
+    assert (first.rule, first.layer, first.severity) == ("non-finite", layer, "severe")
+    assert "checkpoint" in first.remedy
+    assert "0.002 instead of 0.02" in first.remedy
+    assert [each.rule for each in others] == ["unscaled-input"] * (scale > 1)
+
+
+def test_outputs_of_nan_are_not_judged() -> None:
+    def of_wrong_sign(outputs: Tensor, targets: Tensor) -> Tensor:
+        return -F.cross_entropy(outputs, targets)
+
+    assert "output-loss-mismatch" in findings(perceptron(), of_wrong_sign, table())
+    assert set(findings(nan_in(perceptron()), of_wrong_sign, table())) == {"non-finite"}
+
+
+def test_infinite_logits_of_masked_classes_are_ordinary() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = perceptron(nn.Softmax(1), outputs=CLASSES + 1)
+            self.register_buffer("mask", torch.tensor([0.0] * CLASSES + [-math.inf]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x) + self.mask
+
+    assert "non-finite" not in findings(Masked(), LOSS, table())
+
+
+@pytest.mark.parametrize("where", ["buffer", "optimizer"])
+def test_nan_that_is_left_when_only_the_parameters_are_restored(where: str) -> None:
+    model = nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
+    optimizer = Adam(model.parameters(), lr=1e-3)
+    LOSS(model(table()[0]), table()[1]).backward()
+    optimizer.step()
+    assert "non-finite" not in findings(model, LOSS, table(), optimizer)
+    broken = model[1].running_var if where == "buffer" else optimizer.state[model[0].weight]["exp_avg"]
+    broken.view(-1)[0] = math.nan
+    finding = findings(model, LOSS, table(), optimizer)["non-finite"]
+    assert ("1.running_var" if where == "buffer" else "'exp_avg' of '0.weight'") in finding.summary
+    assert finding.layer == ("1" if where == "buffer" else "0")
+
+
+class Branches(nn.Module):
+    """A large signal and a small one that are added, as of an image and a time step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.image, self.time = nn.Linear(FEATURES, 16, bias=False), nn.Linear(FEATURES, 16, bias=False)
+        self.after, self.out = nn.Linear(16, 16), nn.Linear(16, CLASSES)
+        with torch.no_grad():
+            self.image.weight *= 40
+            self.time.weight *= 1e-2
+            self.out.weight /= 40
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.after((self.image(x) + self.time(x)).relu()))
+
+
+def test_activations_of_different_branches_do_not_drift() -> None:
+    assert "activation-drift" not in findings(Branches(), LOSS, table())
+    in_line = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, CLASSES))
+    with torch.no_grad():
+        in_line[0].weight *= 1e-2
+        in_line[0].bias.zero_()
+        in_line[2].weight *= 1e4
+    finding = findings(in_line, LOSS, table())["activation-drift"]
+    assert finding.layer == "2"
+    in_line[2:].requires_grad_(False)  # what judges the outputs of another network is as it is
+    assert "activation-drift" not in findings(in_line, LOSS, table())
+
+
+def test_all_layers_that_start_alike_are_drawn_in_one_round() -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.LSTM(3, 8, batch_first=True), nn.LSTM(8, 8, batch_first=True)
+            self.hidden, self.out = nn.Linear(8, 8), nn.Linear(8, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.hidden(self.b(self.a(x)[0])[0][:, -1]).relu())
+
+    model, data = Tagger(), (torch.randn(N, 5, 3), table()[1])
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    exec(findings(model, LOSS, data)["symmetric-initialisation"].remedy, {"torch": torch, "model": model})
+    assert "symmetric-initialisation" not in findings(model, LOSS, data)

@@ -371,3 +371,34 @@ def test_powers_of_one_feature_are_slow_until_they_are_made_orthogonal(make: Fac
 @pytest.mark.slow
 def test_powers_do_not_matter_to_a_network_that_makes_its_own_features() -> None:
     assert "ill-conditioned-input" not in regression(*powers(), perceptron(10), of(Adam, lr=0.01))
+
+
+class Averaged(nn.Module):
+    """A network that takes the mean over the wrong dimension; its BatchNorm hides that from a look at examples."""
+
+    def __init__(self, dim: int | None) -> None:
+        super().__init__()
+        self.body, self.dim = network(lambda: nn.BatchNorm1d(48)), dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.body(x)
+        return outputs if self.dim is None else outputs.mean(self.dim, keepdim=True).expand_as(outputs)
+
+
+def test_nothing_is_learned_at_any_rate_although_the_inputs_predict_the_targets() -> None:
+    finding = findings(of(SGD, lr=0.01), Averaged(0))["loss-not-decreasing"]
+    assert "although the inputs predict the targets" in finding.summary
+    assert float(finding.evidence["best probe of the data, in σ"]) > 8
+    assert "loss-not-decreasing" not in findings(of(SGD, lr=0.01), Averaged(None))
+
+
+def test_dropout_that_changes_nothing_is_no_cause() -> None:
+    class Aside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.9)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.0 * self.drop(x)
+
+    assert findings(of(SGD, lr=0.01), network(Aside))["dropout-too-strong"].severity == "note"

@@ -7,6 +7,7 @@ import torch
 from rule_cases import CLASSES, FEATURES, N, findings, perceptron, severe, table
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
+from torch.utils.data import DataLoader, TensorDataset
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -229,3 +230,72 @@ def test_a_model_that_draws_does_not_mix_its_examples() -> None:
             return self.body(x + 0.1 * torch.randn_like(x))
 
     assert "mixed-examples" not in findings(Noisy(), LOSS, table())
+
+
+@pytest.mark.parametrize("targets", [(4,), (12,)])
+def test_a_forecast_by_a_network_that_takes_the_batch_for_time(targets: tuple[int]) -> None:
+    class Forecast(nn.Module):
+        def __init__(self, batch_first: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.rnn = nn.GRU(1, 16, batch_first=batch_first)
+            self.out = nn.Linear(16, *targets)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.rnn(x)[0][:, -1])
+
+    x, y = torch.randn(32, 24, 1), torch.randn(32, *targets)
+    assert findings(Forecast(False), nn.L1Loss(), (x, y))["mixed-examples"].layer == "rnn"
+    assert "mixed-examples" not in findings(Forecast(True), nn.L1Loss(), (x, y))
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rnn, self.out = nn.GRU(3, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.rnn(x)[0])
+
+
+def tag_loss(outputs: Tensor, tags: Tensor) -> Tensor:
+    return LOSS(outputs.flatten(0, 1), tags.flatten())
+
+
+def test_a_target_per_step_may_have_the_steps_in_front_unless_the_loader_counts_examples() -> None:
+    x, tags = torch.randn(64, 10, 3), torch.randint(0, CLASSES, (64, 10))
+    assert "mixed-examples" not in findings(Tagger(), tag_loss, [(x[:32], tags[:32]), (x[32:], tags[32:])])
+    loader = DataLoader(TensorDataset(x, tags), batch_size=32)
+    assert findings(Tagger(), tag_loss, loader)["mixed-examples"].layer == "rnn"
+
+
+def trained(model: nn.Sequential) -> nn.Sequential:
+    x, y = table()
+    optimizer = Adam(model.parameters(), lr=1e-2)
+    for _ in range(300):
+        optimizer.zero_grad()
+        LOSS(model(x), y).backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_layers_that_are_fresh_are_not_meant_to_be_kept(is_trained: bool) -> None:
+    """Frozen, or at a rate far below the others'."""
+    model = perceptron(width=64)
+    model = trained(model) if is_trained else model
+    groups = [{"params": model[:4].parameters(), "lr": 1e-6}, {"params": model[4:].parameters()}]
+    slow = findings(model, LOSS, table(), SGD(groups, lr=0.1)).get("learning-rate-too-low")
+    model[:4].requires_grad_(False)
+    frozen = findings(model, LOSS, table(), SGD(model[4:].parameters(), lr=0.1)).get("no-gradient")
+    if is_trained:
+        assert (slow, frozen) == (None, None)
+    else:
+        assert slow is not None
+        assert frozen is not None
+        assert (slow.severity, slow.layer) == ("severe", "0")
+        assert (frozen.severity, frozen.layer) == (
+            "warning",
+            "0",
+        )  # severe if the trial shows that the rest does not do

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,9 @@ class TensorFacts:
         is_binary: Whether all values are 0 or 1.
         is_one_hot: Whether every row over the features has a single 1 and is 0 elsewhere.
         is_same_within_batches: Whether all examples of every batch are the same.
+        purity: Share of the commonest label in a batch, the mean over batches; NaN unless each example has one label.
+        grouping: χ² of labels by batches, in its standard deviations from what a shuffle gives; NaN where `purity` is.
+        is_ordered: Whether one number per example never falls, or never rises, over several batches.
     """
 
     name: str
@@ -73,6 +77,9 @@ class TensorFacts:
     is_binary: bool
     is_one_hot: bool
     is_same_within_batches: bool
+    purity: float = math.nan
+    grouping: float = math.nan
+    is_ordered: bool = False
 
     @property
     def features(self) -> int:
@@ -183,6 +190,8 @@ def _facts(tensors: list[Tensor], name: str, channels_first: bool) -> TensorFact
     is_binary = is_whole and float(low.min()) >= 0 and float(high.max()) <= 1
     one_hot = is_binary and rows.shape[1] > 1 and bool((finite.sum(1) == 1).all())
     none = torch.empty(0, dtype=torch.float64)
+    per_example = [t.detach().reshape(-1).double() for t in tensors] if first[0].numel() == 1 else []
+    purity, grouping = _grouped(per_example) if is_index and len(per_example) > 1 else (math.nan, math.nan)
     return TensorFacts(
         name=name,
         shape=tuple(first.shape),
@@ -204,7 +213,27 @@ def _facts(tensors: list[Tensor], name: str, channels_first: bool) -> TensorFact
         is_binary=is_binary,
         is_one_hot=one_hot,
         is_same_within_batches=same,
+        purity=purity,
+        grouping=grouping,
+        is_ordered=len(per_example) > 1 and _is_monotone(torch.cat(per_example)),
     )
+
+
+def _grouped(batches: list[Tensor]) -> tuple[float, float]:
+    """How pure the batches are, and how far their labels are from a random draw of all labels."""
+    labels, index = torch.unique(torch.cat(batches), return_inverse=True)
+    sizes = [len(batch) for batch in batches]
+    counts = torch.stack([part.bincount(minlength=len(labels)) for part in index.split(sizes)]).double()
+    expected = counts.sum(1, keepdim=True) * counts.sum(0) / counts.sum()
+    freedom = (len(batches) - 1) * (len(labels) - 1)
+    statistic = float(((counts - expected).square() / expected).sum())
+    purity = float((counts.amax(1) / counts.sum(1)).mean())
+    return purity, (statistic - freedom) / math.sqrt(2 * freedom) if freedom else 0.0
+
+
+def _is_monotone(numbers: Tensor) -> bool:
+    steps = numbers.diff()
+    return bool((steps >= 0).all()) or bool((steps <= 0).all())
 
 
 def _rows(tensor: Tensor, dim: int) -> Tensor:

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -29,8 +29,25 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import ONLY_A_LOSS, WRITE_APART, TrainingStep
 
+OUTPUTS = ("all batches", "the outputs", "the outputs and the loss")
+"""Parts of an inspection without which the outputs are not known."""
 READ_EXAMPLES = 512
 """Stop reading batches after this many examples."""
+
+
+class NanState(NamedTuple):
+    """A tensor with NaN that is no parameter: running statistics, or what the optimizer remembers.
+
+    Attributes:
+        name: What it is, in words.
+        layer: Module that it belongs to.
+        values: Number of values that are NaN.
+    """
+
+    name: str
+    layer: str
+    values: int
+
 
 TurnedView = tuple[tuple[int, ...], tuple[int, ...]]
 """Shape before and after a view that names dimensions in another order without moving the numbers."""
@@ -50,6 +67,7 @@ class Inspection:
         attention: Softmaxes and attention kernels inside the network.
         weights: Facts about every parameter.
         loss: Mean loss over batches; NaN if any batch's is.
+        loss_shape: Shape of the first batch's loss: () or (1,), unless it is no single number; None without a loss.
         loss_depends: Whether the loss depends on any trainable parameter; None if no loss was computed.
         forward_error: Why the model could not be called, if it could not.
         loss_error: Why the loss could not be computed, if it could not.
@@ -62,6 +80,7 @@ class Inspection:
         is_summed: Whether the loss of a batch is the sum of those of its halves, and not their mean.
         turned: Views that name dimensions in another order without moving the numbers.
         held_elsewhere: Number of parameters in the optimizer that do not belong to the model.
+        nan_states: Buffers of the model and states of the optimizer that hold NaN.
         failures: What could not be checked, and why.
     """
 
@@ -74,6 +93,7 @@ class Inspection:
     attention: tuple[Attention, ...] = ()
     weights: tuple[Weight, ...] = ()
     loss: float | None = None
+    loss_shape: tuple[int, ...] | None = None
     loss_depends: bool | None = None
     forward_error: str = ""
     loss_error: str = ""
@@ -86,6 +106,7 @@ class Inspection:
     is_summed: bool = False
     turned: tuple[TurnedView, ...] = ()
     held_elsewhere: int = 0
+    nan_states: tuple[NanState, ...] = ()
     failures: tuple[InspectionFailure, ...] = ()
 
     @property
@@ -96,6 +117,7 @@ class Inspection:
             *(fact.not_finite for fact in (*self.inputs, *self.targets)),
             *(weight.not_finite or weight.gradient_not_finite for weight in self.weights),
             *(signal.not_finite for signal in self.signals),
+            *(state.values for state in self.nan_states),
         ]
         return is_loss_finite and not any(counts)
 
@@ -143,11 +165,13 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         attention=tuple(signals.attention()),
         weights=failures.attempt("the weights", lambda: _weight_facts(problem, gradients, signals, optimizer), ()),
         loss=passes.loss,
+        loss_shape=passes.loss_shape,
         loss_depends=passes.loss_depends,
         forward_error=passes.forward_error,
         loss_error=passes.loss_error,
         gradient_error=passes.gradient_error,
         gradient_over_time=passes.gradient_over_time,
+        nan_states=failures.attempt("the optimizer's state", lambda: tuple(_nan_states(problem, optimizer)), ()),
     )
     return replace(inspection, failures=failures.recorded)
 
@@ -243,7 +267,7 @@ def _with_other_passes(
         ),
         standardized=failures.attempt(
             "what standardized inputs would change",
-            lambda: standardized(problem, batch, passes.gradients, channels_first=channels_first),
+            lambda: standardized(problem, batch, passes.losses[0], passes.gradients, channels_first=channels_first),
             None,
         ),
     )
@@ -267,3 +291,15 @@ def _held_elsewhere(problem: Problem, optimizer: Optimizer | None) -> int:
     own = {id(p) for p in problem.model.parameters()}
     groups = [] if optimizer is None else optimizer.param_groups
     return sum(id(p) not in own for group in groups for p in group["params"])
+
+
+def _nan_states(problem: Problem, optimizer: Optimizer | None) -> Iterator[NanState]:
+    """Buffers and optimizer states with NaN; an infinity in a buffer is an ordinary mask."""
+    names = {id(p): name for name, p in problem.model.named_parameters()}
+    states = [(f"buffer {name!r}", name, buffer) for name, buffer in problem.model.named_buffers()]
+    for p, of_parameter in ({} if optimizer is None else optimizer.state).items():
+        name = names.get(id(p), "")
+        states += [(f"the optimizer's {key!r} of {name!r}", name, state) for key, state in of_parameter.items()]
+    for what, name, t in states:
+        if isinstance(t, Tensor) and t.is_floating_point() and (values := int(t.isnan().sum())):
+            yield NanState(what, name.rpartition(".")[0], values)

@@ -50,7 +50,7 @@ def mixing(problem: Problem, batch: Any, raw: Any, modules: Mapping[str, nn.Modu
 
     Returns:
         None where outputs cannot be compared by example. That is so with BatchNorm, and unless every tensor has the
-        examples in front and there is one target per example: sequences may have their steps in front.
+        examples in front: sequences of a recurrent network with a target for each step may have the steps there.
     """
     outputs, n = logits_of(raw), examples_in(batch)
     few = min(FEW, n // 2)
@@ -81,7 +81,13 @@ def _is_by_example(problem: Problem, batch: Any, outputs: Tensor) -> bool:
     if math.prod(targets[0].shape[1:]) > outputs[0].numel():
         return False
     is_recurrent = any(isinstance(m, nn.RNNBase) for m in problem.model.modules())
-    return not (is_recurrent and targets[0].dim() > 1)
+    return not (is_recurrent and _has_target_per_step(batch)) or getattr(problem.source.loader, "batch_size", None) == n
+
+
+def _has_target_per_step(batch: Any) -> bool:
+    """Whether inputs and targets share two dimensions, of which the steps may be the first."""
+    target = tensors_in(batch[1])[0]
+    return target.dim() > 1 and any(t.dim() > 1 and t.shape[1] == target.shape[1] for t in tensors_in(batch[0]))
 
 
 def _draws(problem: Problem) -> bool:

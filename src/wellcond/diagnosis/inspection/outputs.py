@@ -43,6 +43,9 @@ class OutputFacts:
         best_constant: Loss of the best outputs that are the same for all examples (`constant_loss`); None if unknown.
         uninformed_loss: Loss of the class frequencies, or of the mean target, as the answer for every example; None if
             unknown. It is `best_constant` for cross-entropy and squared error, and exists for a loss with a wrong sign.
+        uniform_loss: Loss of a classifier that gives every class the same probability: log C, with the loss's own
+            weights; None if it is no classifier of logits or log-probabilities.
+        loss_at_targets: Loss of outputs that equal the targets, whatever the loss compares; None if the sizes differ.
         reshaped_loss: Loss of the outputs in the shape of the targets, if the shapes differ and the sizes do not.
         reshaped_perfect_loss: Loss of correct outputs in the shape of the targets.
         perfect_loss: Loss of correct outputs: the targets, or logits far on their side.
@@ -74,6 +77,8 @@ class OutputFacts:
     loss: float | None
     best_constant: float | None
     uninformed_loss: float | None
+    uniform_loss: float | None
+    loss_at_targets: float | None
     reshaped_loss: float | None
     reshaped_perfect_loss: float | None
     perfect_loss: float | None
@@ -96,8 +101,8 @@ PRODUCTS = frozenset({"Mm", "Bmm", "Addmm", "Baddbmm", "Mv", "Dot", "CdistForwar
 """Operations that compare outputs with each other."""
 COMPARING = ("BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "MseLoss", "SmoothL1Loss", "HuberLoss")
 """Losses that take outputs and targets of one shape."""
-WRONG_CLASS = 0.01
-"""Odds of every wrong class in correct logits; smoothed labels punish smaller ones."""
+WRONG_CLASS, WRONG_CLASSES = 0.01, 0.1
+"""Odds of every wrong class in correct logits, and of all of them at most; smoothed labels punish smaller ones."""
 CORRECT_LOGIT = 20.0
 """|logit| of a correct binary answer."""
 MARGIN = 0.02
@@ -167,6 +172,8 @@ def output_facts(
         loss=None if loss is None else float(loss.detach()),
         best_constant=at.best_constant(likelihood),
         uninformed_loss=at.uninformed(),
+        uniform_loss=at.uniform(),
+        loss_at_targets=at.at_targets(target),
         reshaped_loss=at.reshaped(),
         reshaped_perfect_loss=at.reshaped_perfect(),
         perfect_loss=at.perfect(),
@@ -304,11 +311,25 @@ class _Values:
             mean = torch.logit(mean.clamp(1e-6, 1 - 1e-6))
         return self.at(mean.expand_as(self.outputs).to(self.outputs.dtype).contiguous())
 
+    def uniform(self) -> float | None:
+        """All classes alike: equal logits, or log-probabilities of −log C."""
+        if self.kind not in ("cross-entropy", "nll", "bce-logits"):
+            return None
+        classes = 1 if self.class_dim is None or self.kind != "nll" else self.outputs.shape[self.class_dim]
+        return self.at(torch.full_like(self.outputs, -math.log(classes)))
+
+    def at_targets(self, target: Tensor | None) -> float | None:
+        """Outputs that equal the targets as they are in the batch."""
+        if target is None or target.numel() != self.outputs.numel():
+            return None
+        return self.at(target.detach().reshape(self.outputs.shape).to(self.outputs.dtype))
+
     def perfect(self) -> float | None:
         """The loss of correct outputs."""
         hot = self._one_hot()
-        if hot is not None:
-            return self.at(hot.clamp_min(WRONG_CLASS).log().to(self.outputs.dtype))
+        if hot is not None and self.class_dim is not None:
+            odds = min(WRONG_CLASS, WRONG_CLASSES / max(hot.shape[self.class_dim] - 1, 1))
+            return self.at(hot.clamp_min(odds).log().to(self.outputs.dtype))
         target = self._paired()
         return None if target is None else self.at(self._correct(target))
 

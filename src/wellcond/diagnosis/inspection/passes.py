@@ -40,6 +40,7 @@ class Passes:
         examples: Number of examples passed through the model.
         losses: Loss of every batch.
         gradients: Mean gradient, by parameter; empty if there is none.
+        loss_shape: Shape of the first loss; None if none was computed.
         loss_depends: Whether the loss depends on any trainable parameter; None if no loss was computed.
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ of sequences that recurrent layers read; None for others.
         sequences: Copies of the inputs of the last pass that are differentiated for it.
@@ -53,6 +54,7 @@ class Passes:
         self.examples = 0
         self.losses: list[float] = []
         self.gradients: list[Tensor | None] = []
+        self.loss_shape: tuple[int, ...] | None = None
         self.loss_depends: bool | None = None
         self.gradient_over_time: Tensor | None = None
         self.sequences: list[Tensor] = []
@@ -83,6 +85,7 @@ class Passes:
             loss = self.problem.raw_loss(raw, batch[1], index)
             if not isinstance(loss, Tensor):
                 return Forward(raw, None)  # no illness of the network: `Problem` refuses it
+            self.loss_shape = self.loss_shape or tuple(loss.shape)
             loss = loss if loss.numel() == 1 else loss.mean()
             self.losses.append(float(loss.detach()))
         except Exception as error:  # and so may the loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -43,6 +44,8 @@ def inspection_rows(
         yield from _rows(step, name, _of_attention(attention))
     for weight in inspection.weights:
         yield from _rows(step, weight.name, _of_parameter(weight))
+    for state in inspection.nan_states:
+        yield from _rows(step, state.name, {q.NOT_FINITE_VALUES: state.values})
     for fact in (*inspection.inputs, *inspection.targets, *inspection.outputs):
         yield from _rows(step, fact.name, _of_data(fact))
 
@@ -78,6 +81,8 @@ def _of_network(inspection: Inspection) -> Numbers:
         numbers |= {
             q.CONSTANT_LOSS: output.best_constant,
             q.UNINFORMED_LOSS: output.uninformed_loss,
+            q.UNIFORM_LOSS: output.uniform_loss,
+            q.LOSS_AT_TARGETS: output.loss_at_targets,
             q.PERFECT_LOSS: output.perfect_loss,
             q.OUTPUT_VARIATION: output.variation,
             q.OUTPUT_SATURATED_SHARE: output.saturated,
@@ -125,6 +130,7 @@ def _of_parameter(weight: Weight) -> Numbers:
         q.PARAMETER_RMS: weight.rms,
         q.PARAMETER_GAIN: weight.gain,
         q.PARAMETER_GRADIENT_RMS: weight.gradient,
+        q.PARAMETER_OUTLIER: weight.outlier,
         q.DISTINCT_UNITS: weight.distinct,
         q.PARAMETER_LR: weight.lr,
         q.PARAMETER_WEIGHT_DECAY: weight.weight_decay,
@@ -141,6 +147,8 @@ def _of_data(fact: TensorFacts) -> Numbers:
         q.DATA_LOW: fact.low,
         q.DATA_HIGH: fact.high,
         q.NOT_FINITE_VALUES: fact.not_finite or None,
+        q.BATCH_PURITY: None if math.isnan(fact.purity) else fact.purity,
+        q.BATCH_GROUPING: None if math.isnan(fact.grouping) else fact.grouping,
     }
     if fact.features:
         numbers |= {

@@ -15,6 +15,10 @@ from wellcond.diagnosis.inspection.data import TensorFacts, facts_of, is_badly_s
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 
+SAME = 0.01
+"""Relative difference of two losses, or gradient norms, below which standardized inputs change nothing. Inputs that
+matter change the first layer's gradient by the factor of their scale, four or more."""
+
 
 @dataclass(frozen=True)
 class Standardized:
@@ -24,21 +28,30 @@ class Standardized:
         loss: Loss of the standardized batch.
         gradient: ‖∇L‖ of the standardized batch.
         gradient_as_is: ‖∇L‖ of the batch as it is.
+        loss_as_is: Loss of the batch as it is.
     """
 
     loss: float
     gradient: float
     gradient_as_is: float
+    loss_as_is: float
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether loss and gradient are as before: whatever the inputs' scale, it does not reach the outputs."""
+        is_loss_same = math.isclose(self.loss, self.loss_as_is, rel_tol=SAME)
+        return is_loss_same and math.isclose(self.gradient, self.gradient_as_is, rel_tol=SAME)
 
 
 def standardized(
-    problem: Problem, batch: Any, gradients: Sequence[Tensor | None], *, channels_first: bool
+    problem: Problem, batch: Any, loss_as_is: float, gradients: Sequence[Tensor | None], *, channels_first: bool
 ) -> Standardized | None:
     """Pass a batch with standardized inputs, forward and backward.
 
     Args:
         problem: What is inspected, inside `measuring()`.
         batch: Its first batch.
+        loss_as_is: Loss of the batch as it is.
         gradients: Those of the batch as it is, by parameter; empty where there are none.
         channels_first: Whether (N, a, b) inputs are (examples, channels, positions).
 
@@ -58,7 +71,7 @@ def standardized(
 
     loss = problem.raw_loss(problem.forward(0, tree_map(scaled, batch[0])), batch[1])
     scaled_gradients = problem.gradient(loss, list(problem.params.values()), allow_unused=True)
-    return Standardized(float(loss.detach()), _norm(scaled_gradients), _norm(gradients))
+    return Standardized(float(loss.detach()), _norm(scaled_gradients), _norm(gradients), loss_as_is)
 
 
 def _scaled(t: Tensor, fact: TensorFacts) -> Tensor:

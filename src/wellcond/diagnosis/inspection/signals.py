@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from wellcond.diagnosis.inspection.attention import Attention, SeenAttention
 from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.network.calling import tensors_in
+from wellcond.network.graph import nearest_before
 from wellcond.network.layers import feature_dim, rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.taps import WatchedFunctions, WatchedRelu, bracketed, tapped
@@ -45,9 +47,11 @@ class Signal:
         calls: Calls in one pass.
         rms: √(mean h²) of its output.
         variation: E‖h − E h‖² / E‖h‖² over examples, for a layer with a weight: 0 if all are mapped alike.
-        dead: (units,), whether a ReLU's output is 0 in every row; empty for others.
-        full: (units,), whether a ReLU's output is positive in every row; empty for others.
-        saturated: Share of values at which a bounded nonlinearity is flat; None for others.
+        dead: (units,), whether a ReLU's output is 0 in every row; empty for others, and where values are not finite.
+        full: (units,), whether a ReLU's output is positive in every row; empty for others, and where values are not
+            finite.
+        saturated: Share of values at which a bounded nonlinearity is flat; None for others, and where values are not
+            finite.
         not_finite: Share of values that are NaN or infinite.
         has_finite_input: Whether its input was finite.
         gradient: RMS over the examples of ‖∂ℓ/∂h‖, ℓ the example's own loss; None if no gradient came back.
@@ -55,6 +59,7 @@ class Signal:
             pooling after the layer leaves it as it is.
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ for every step t of a recurrent layer, or ‖∂ℓ/∂h_t‖ of the outputs of
             a layer that is called again and again, such as a cell in a loop; None for others.
+        after: Layers with weights that are the last ones before it, by the graph; several where paths meet.
     """
 
     name: str
@@ -74,6 +79,7 @@ class Signal:
     gradient: float | None = None
     sensitivity: float | None = None
     gradient_over_time: Tensor | None = None
+    after: tuple[str, ...] = ()
 
 
 FUNCTIONS: dict[Any, str] = WatchedRelu.FUNCTIONS | {
@@ -133,6 +139,8 @@ class Signals:
         self.without_graph: set[str] = set()
         self.started: dict[str, int] = {}
         self._seen: dict[tuple[str, str], _Seen] = {}
+        self._nodes: dict[str, list[Node]] = {}
+        self._after: dict[str, tuple[str, ...]] = {}
         self._attention = SeenAttention()
         self._last: str = ""
         self._inside: list[str] = []
@@ -155,10 +163,14 @@ class Signals:
                 stack.enter_context(tapped(recurrent, _nothing, None, self._on_input_gradient))
             stack.enter_context(WatchedFunctions(FUNCTIONS | SeenAttention.FUNCTIONS, self._on_function))
             yield
+        with self._failures.recording("the order of the layers"):
+            self._after = self._after or nearest_before(self._nodes)
+        self._nodes.clear()
 
     def signals(self) -> list[Signal]:
         """All signals, in the order of the forward pass."""
-        return [seen.signal() for seen in self._seen.values() if seen.rows]
+        signals = [seen.signal() for seen in self._seen.values() if seen.rows]
+        return [replace(each, after=self._after.get(each.name, ())) if each.is_weighted else each for each in signals]
 
     def attention(self) -> list[Attention]:
         """All softmaxes and attention kernels, in the order of the forward pass."""
@@ -193,6 +205,8 @@ class Signals:
         tensor = next((t for t in tensors_in(output) if t.is_floating_point()), None)
         if tensor is None or not tensor.numel():
             return None
+        if name in self._weighted and tensor.grad_fn is not None:
+            self._nodes.setdefault(name, []).append(tensor.grad_fn)
         rule = rule_for(module)
         is_batch_second = isinstance(module, (nn.RNNBase, nn.MultiheadAttention)) and not module.batch_first
         if is_batch_second and tensor.dim() == 3:
@@ -310,6 +324,7 @@ class _Seen:
 
     def signal(self) -> Signal:
         none = torch.empty(0, dtype=torch.bool)
+        is_known = not self.not_finite  # what NaN makes of units and examples is no property of theirs
         return Signal(
             name=self.name,
             kind=self.function or self.kind,
@@ -319,10 +334,10 @@ class _Seen:
             rows=self.rows,
             calls=self.calls,
             rms=math.sqrt(self.squares / self.values),
-            variation=sum(self.variations) / len(self.variations) if self.variations else None,
-            dead=none if self.dead is None else self.dead.cpu(),
-            full=none if self.full is None else self.full.cpu(),
-            saturated=self.flat / self.values if self.function in SLOPES else None,
+            variation=sum(self.variations) / len(self.variations) if self.variations and is_known else None,
+            dead=self.dead.cpu() if self.dead is not None and is_known else none,
+            full=self.full.cpu() if self.full is not None and is_known else none,
+            saturated=self.flat / self.values if self.function in SLOPES and is_known else None,
             not_finite=self.not_finite / self.values,
             has_finite_input=self.has_finite_input,
             gradient=_rms(self.gradients),

@@ -17,6 +17,8 @@ from wellcond.training.optimizers import current_lr
 
 Role = Literal["weight", "bias", "norm", "embedding", "recurrent", "other"]
 """What a parameter does in its layer; only parameters of one role are compared."""
+MOST_UNITS, MOST_INPUTS = 128, 512
+"""Units, and inputs of each, whose singular values are computed."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,11 @@ class Weight:
         rms: √(mean θ²).
         mean: Mean of its entries.
         gradient: √(mean g²); None if no gradient reaches it.
-        distinct: Number of different rows, counted together with their gradients; None for parameters without rows.
-        distinct_rows: Number of different rows, whatever their gradients; None for parameters without rows.
+        distinct: Number of different rows, counted together with their gradients; None for parameters without rows, or
+            with NaN, which cannot be compared.
+        distinct_rows: Number of different rows, whatever their gradients; None where `distinct` is.
+        outlier: Largest singular value over the largest that independent entries of this size give (Marchenko-Pastur):
+            about 1 for any weights that were drawn, and more once training has aligned them; None without rows.
         order: Place of its layer in the forward pass; None if it is never called.
         is_called_without_graph: Whether its layer is called, but only under `no_grad`.
         is_trainable: Whether it requires a gradient.
@@ -61,6 +66,7 @@ class Weight:
     gradient: float | None
     distinct: int | None
     distinct_rows: int | None
+    outlier: float | None
     order: int | None
     is_called_without_graph: bool
     is_trainable: bool
@@ -149,18 +155,17 @@ def _weight(
     by_unit = _by_unit(module, owner, values) if role in ("weight", "recurrent") else None
     distinct = distinct_rows = None
     fan_in = 0
-    if by_unit is not None and by_unit.shape[0] > 1:
-        fan_in = by_unit.shape[1]
-        g_by_unit = None if g is None else _by_unit(module, owner, g)
-        distinct_rows = _distinct(by_unit)
-        both = [by_unit] if g_by_unit is None else [by_unit, g_by_unit]
-        distinct = _distinct(*both) if distinct_rows < len(by_unit) else distinct_rows
-    elif by_unit is not None:
+    if by_unit is not None:
         fan_in = by_unit.shape[1]
     double = values.double()
     finite = double.isfinite()
     bad = double.numel() - int(finite.sum())
     known = double[finite] if bad else double
+    if by_unit is not None and by_unit.shape[0] > 1 and not bad:
+        g_by_unit = None if g is None else _by_unit(module, owner, g)
+        distinct_rows = _distinct(by_unit)
+        both = [by_unit] if g_by_unit is None else [by_unit, g_by_unit]
+        distinct = _distinct(*both) if distinct_rows < len(by_unit) else distinct_rows
     return Weight(
         name=name,
         kind=type(module).__name__,
@@ -173,6 +178,7 @@ def _weight(
         gradient=None if g is None else float(g.double().square().mean().sqrt()) if g.numel() else 0.0,
         distinct=distinct,
         distinct_rows=distinct_rows,
+        outlier=_outlier(by_unit) if by_unit is not None and not bad else None,
         is_trainable=p.requires_grad,
         not_finite=bad,
         gradient_not_finite=0 if g is None else g.numel() - int(g.isfinite().sum()),
@@ -204,6 +210,14 @@ def _by_unit(module: nn.Module, owner: nn.Module, p: Tensor) -> Tensor:
     if is_turned and isinstance(rule, ConvRule):
         return p.transpose(0, 1).flatten(1)  # the groups of a transposed convolution follow each other
     return p.T if is_turned else p.flatten(1)
+
+
+def _outlier(by_unit: Tensor) -> float | None:
+    some = by_unit[:MOST_UNITS, :MOST_INPUTS].double()
+    some = some - some.mean()
+    size = float(some.square().mean().sqrt())
+    edge = size * (math.sqrt(some.shape[0]) + math.sqrt(some.shape[1]))
+    return float(torch.linalg.eigvalsh(some @ some.T)[-1].clamp_min(0).sqrt()) / edge if edge > 0 else None
 
 
 def _distinct(*matrices: Tensor) -> int:

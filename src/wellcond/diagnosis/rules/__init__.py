@@ -6,6 +6,7 @@ from wellcond.diagnosis.rules import (  # noqa: F401
     bad_initialisation,
     batchnorm_mode_gap,
     constant_feature,
+    constant_target,
     diverging,
     dropout_too_strong,
     dying_neurons,

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.reading import is_embedding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
@@ -26,22 +28,23 @@ RATIO = Threshold(
 
 @rule("activation-drift", quantity=SIGNAL_RMS)
 def activation_drift(evidence: Evidence) -> Iterator[Finding]:
-    """Activations whose scale drifts with depth: the RMS of one layer's outputs is 200 times another's.
+    """Activations whose scale drifts with depth: the RMS of one layer's outputs is 200 times that of one before it.
 
-    Severe from a million-fold, or if the network trains at no rate that was tried.
+    Severe from a million-fold, or if the network trains at no rate that was tried. Compared are layers that are
+    trained, along one path: where paths meet, the one with the largest activations, which sets the scale of the sum.
     """
     inspection = evidence.inspection
     if inspection is None:
         return
-    layers = [s for s in inspection.weighted() if s.rms > 0 and math.isfinite(s.rms) and not is_embedding(s)]
-    if len(layers) < 2:
+    pairs = list(_along_paths(inspection))
+    if not pairs:
         return
-    low, high = min(layers, key=lambda s: s.rms), max(layers, key=lambda s: s.rms)
+    first, last = max(pairs, key=lambda pair: abs(math.log(pair[1].rms / pair[0].rms)))
+    grows = last.rms > first.rms
+    low, high = (first, last) if grows else (last, first)
     ratio = high.rms / low.rms
     if not RATIO.is_warning(ratio):
         return
-    grows = layers.index(high) > layers.index(low)
-    first, last = (low, high) if grows else (high, low)
     stands_still = evidence.trial is not None and evidence.trial.stands_still
     has_norms = any(is_norm(module) for module in evidence.problem.model.modules())
     yield Finding(
@@ -61,3 +64,17 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
         "square (huang2020, section 3).",
         treatment="he-init" if has_norms else "batchnorm",
     )
+
+
+def _along_paths(inspection: Inspection) -> Iterator[tuple[Signal, Signal]]:
+    """Trained layers, each with those before it on the path of the largest activations."""
+    trained = {w.layer for w in inspection.weights if w.is_trainable and w.role in ("weight", "recurrent")}
+    signals = {s.name: s for s in inspection.weighted()}
+    counted = {name for name, s in signals.items() if name in trained and 0 < s.rms < math.inf and not is_embedding(s)}
+    for name in counted:
+        before, passed = signals[name], {name}
+        while above := [signals[each] for each in before.after if each in signals and each not in passed]:
+            before = max(above, key=lambda s: s.rms)
+            passed.add(before.name)
+            if before.name in counted:
+                yield before, signals[name]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.reading import is_embedding, normalized_layers, outputs_of, spread
+from wellcond.diagnosis.reading import is_embedding, is_trained, normalized_layers, outputs_of, spread
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -53,23 +53,29 @@ SMALL_SIGNAL = Condition("RMS of what varies in a layer's outputs", 0.05, origin
 
 @rule("bad-initialisation")
 def large_start(evidence: Evidence) -> Iterator[Finding]:
-    """A loss far above that of the best constant prediction, which is log C for C classes of one size.
+    """A loss far above log C, that of equal probabilities for C classes, and above that of the best constant.
 
-    Severe from three times it and three nats above it: the logits are large and wrong, where a fresh network should
+    Severe from three times both and three nats above them: the logits are large and wrong, where a fresh network should
     give every class the same. A warning if only one layer is trained, such as a head on fixed features, since its loss
-    is convex. The layer is the first whose outputs have an RMS above 5, or the last one.
+    is convex. The layer is the first whose outputs have an RMS above 5, or the last one. A network that was trained
+    before may be sure and wrong on other data: it is reported only if the weights of that layer are too large.
     """
     if (both := outputs_of(evidence)) is None or both[1].loss_kind not in ("cross-entropy", "nll", "bce-logits"):
         return
     inspection, output = both
-    loss, constant = inspection.loss, output.best_constant
-    if loss is None or constant is None or not loss < math.inf or constant < SOME_SURPRISE.at:
+    loss, best = inspection.loss, output.best_constant
+    if loss is None or best is None or not loss < math.inf or best < SOME_SURPRISE.at:
         return
+    # a constant that fits eight labels of a thousand classes is nothing that a fresh network could know
+    constant = max(best, output.uniform_loss or 0.0)
     if not (loss > LOSS_RATIO.severe * constant and loss > constant + EXCESS.severe):
         return
     weighted = inspection.weighted()
     last = weighted[-1].name if weighted else ""
     name = next((s.name for s in weighted if s.rms > LARGE_SIGNAL.at and not is_embedding(s)), last)
+    gain = max((w.gain or 0.0 for w in inspection.weights if w.layer == name), default=0.0)
+    if any(map(is_trained, inspection.weights)) and not LARGE_GAIN.is_warning(gain):
+        return
     classes = output.classes or 2
     trained = {w.layer for w in inspection.weights if w.role in ("weight", "recurrent", "embedding") and w.gradient}
     yield Finding(
@@ -82,7 +88,9 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
         reason="A network that knows nothing yet should give every class the same probability, at a loss of log C.",
         treatment="zero-last",
-        remedy=f"with torch.no_grad():\n    model.get_submodule({name!r}).weight *= {1 / max(output.rms, 1):.2g}",
+        remedy=f"with torch.no_grad():\n    model.get_submodule({name!r}).weight *= {1 / output.rms:.2g}"
+        if output.rms > 1
+        else "",
     )
 
 
@@ -100,7 +108,7 @@ def large_bias(evidence: Evidence) -> Iterator[Finding]:
     outputs = {s.name: s for s in inspection.weighted() if s.variation is not None}
     for w in inspection.weights:
         signal = outputs.get(w.layer)
-        if w.role != "bias" or signal is None or w.layer not in hidden or w.layer in normalized:
+        if w.role != "bias" or w.not_finite or signal is None or w.layer not in hidden or w.layer in normalized:
             continue
         varying = spread(signal)
         if w.rms > max(LARGE_BIAS.at, BIAS.severe * varying):
@@ -124,8 +132,9 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
 
     A unit scales independent inputs by rms·√fan_in: √2 keeps the signals of a ReLU network as they are (He), 1 those
     of a linear or tanh network (LeCun, Glorot). Weights of one sign scale what their inputs have in common by
-    |mean|·fan_in. Weights that are all zero are intended, in a last layer, a residual branch or an adapter. Weights fit
-    their inputs if the outputs have an RMS below 5, or vary between the examples by 0.05 or more.
+    |mean|·fan_in. Weights that are all zero are intended, in a last layer, a residual branch or an adapter, and those
+    that training has aligned are no initialization. Weights fit their inputs if the outputs have an RMS below 5, or
+    vary between the examples by 0.05 or more.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -135,6 +144,8 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
     for w in inspection.weights:
         gain = w.gain
         if w.role != "weight" or gain is None or w.order is None or w.layer in normalized or w.rms == 0:
+            continue
+        if w.not_finite or is_trained(w):
             continue
         if abs(w.mean) > ONE_SIGN.at * w.rms:
             gain = max(gain, abs(w.mean) * w.fan_in)

@@ -23,6 +23,7 @@ SHARE = Threshold(
     "share that is dropped", STRONG_DROPOUT, 0.7,
     origin="0.5 is the most in ordinary use (Srivastava et al. 2014); 1/(1−p) is the factor on the variance of sums",
 )  # fmt: skip
+LOWER = Condition("loss without dropout / loss with it", 0.98, origin="two per cent are the noise of a run")
 MUCH_LOWER = Condition("loss without dropout / loss with it", 0.5, origin="half the loss after the same steps")
 
 
@@ -31,7 +32,7 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
     """Dropout above 0.6: severe above 0.7, if the same steps without it learn and these do not, or halve the loss.
 
     Dropping a share p multiplies the variance of what the next layer adds up by 1/(1−p): twofold at 0.5, the most in
-    ordinary use, fivefold at 0.8.
+    ordinary use, fivefold at 0.8. A note if the same steps without it end no lower.
     """
     trial = evidence.trial
     strong = {
@@ -55,6 +56,8 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
         only_without = trial.outcome(without) == "learns" != trial.outcome(own)
         if SHARE.is_severe(p) and (is_lower or only_without):
             severity = "severe"
+        elif not without.loss < LOWER.at * own.loss:
+            severity = "note"
     yield Finding(
         rule="dropout-too-strong",
         layer=name,

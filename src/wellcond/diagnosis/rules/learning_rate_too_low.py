@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
+from wellcond.diagnosis.reading import are_fresh, in_order, is_trained, layers_of, listed
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.runs import run_numbers, run_rows, set_lr
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -34,6 +35,11 @@ CATCH_UP = Threshold(
 FASTER = Condition(
     "fall at a higher rate / early fall at its own", 4.0, origin="ten times the rate gives ten if it is stable"
 )
+GROUP = Threshold(
+    "rate of a group / the largest", 1.1e-3, 1.1e-5, bad="below",
+    origin="rates of layers that were trained before are a tenth or a hundredth of a head's (ULMFiT, BEiT)",
+)  # fmt: skip
+SHARE_OF_GROUP = Condition("share of all weights", 0.1, origin="as for layers without a gradient")
 ANY_FALL = Condition("fall of the loss / loss", 1e-9, origin="below it there is no speed to extrapolate")
 NOT_BELOW_START = Condition("loss after / loss before", 0.98, origin="where the loss of a constant is not known")
 
@@ -95,6 +101,43 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
 def _is_above_constant(trial: Trial, attempt: Attempt) -> bool:
     """Whether a run ends above a constant's loss; if that is not known, no lower than 2 % below the start."""
     return attempt.loss > (NOT_BELOW_START.at * trial.loss if trial.constant is None else trial.constant)
+
+
+@rule("learning-rate-too-low", quantity=LR)
+def slow_group(evidence: Evidence) -> Iterator[Finding]:
+    """A group of parameters at a thousandth of the largest rate, whose weights are as they were initialized.
+
+    Rates of layers that were trained before are often a tenth or a hundredth of a new head's. Severe from a
+    hundred-thousandth, unless the trial shows that the network learns. Less than a tenth of all weights does not count.
+    """
+    inspection, optimizer = evidence.inspection, evidence.optimizer
+    if inspection is None or optimizer is None:
+        return
+    held = [w for w in inspection.weights if w.is_trainable and w.lr is not None and w.role in ("weight", "recurrent")]
+    largest = max((w.lr or 0.0 for w in held), default=0.0)
+    slow = [w for w in in_order(held) if GROUP.is_warning((w.lr or 0.0) / largest)] if largest > 0 else []
+    share = sum(w.numel for w in slow) / max(1, sum(w.numel for w in held))
+    if (
+        share < SHARE_OF_GROUP.at
+        or any(map(is_trained, slow))
+        or not are_fresh(evidence.problem.model, layers_of(slow))
+    ):
+        return
+    lowest = min(w.lr or 0.0 for w in slow)
+    learns = evidence.trial is not None and evidence.trial.trains
+    yield Finding(
+        rule="learning-rate-too-low",
+        layer=slow[0].layer,
+        severity="severe" if GROUP.is_severe(lowest / largest) and not learns else "warning",
+        basis="proven",
+        summary=f"{listed(layers_of(slow))}, {share:.0%} of all weights, are trained at lr {number(lowest)}, the "
+        f"others at {number(largest)}, and are still as initialized.",
+        evidence={"lr": lowest, "largest lr": largest, "share of weights": share},
+        limits=GROUP.limits(largest),
+        reason="A low rate keeps what a layer has learned; these have learned nothing yet.",
+        remedy=set_lr(largest),
+        rows=tuple(Row(None, w.layer, LR, w.lr or 0.0, "lr") for w in held),
+    )
 
 
 @rule("learning-rate-too-low", quantity=TRAINING_LOSS)

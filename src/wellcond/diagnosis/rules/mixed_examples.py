@@ -23,8 +23,9 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     """Outputs of an example that depend on the others of its batch, without a BatchNorm.
 
     The last few examples are passed through once more, alone. Severe after a recurrent or attention layer that is not
-    `batch_first`, which takes the examples for steps of a sequence; otherwise a warning. If the order of the examples
-    does not matter it is a note: statistics over a batch, as a BatchNorm's, are intended.
+    `batch_first`, which takes the examples for steps of a sequence, or if a trial does not show that the network
+    trains; otherwise a warning. If the order of the examples does not matter it is a note: statistics over a batch, as
+    a BatchNorm's, are intended.
     """
     inspection = evidence.inspection
     if inspection is None or inspection.mixing is None or inspection.mixing.difference < CHANGE.warn:
@@ -33,11 +34,12 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     module = dict(evidence.problem.model.named_modules()).get(mixing.layer)
     is_turned = getattr(module, "batch_first", True) is False
     are_statistics = mixing.is_symmetric and not is_turned
+    is_lost = is_turned or (evidence.trial is not None and not evidence.trial.trains)
     call = f"nn.{type(module).__name__}(…, batch_first=True)" if is_turned else "print(x.shape)"
     yield Finding(
         rule="mixed-examples",
         layer=mixing.layer,
-        severity="severe" if is_turned else "note" if mixing.is_symmetric else "warning",
+        severity="note" if are_statistics else "severe" if is_lost else "warning",
         basis="proven",
         summary=f"the outputs of an example change by {mixing.difference:.0%} with the others of its batch, first at "
         f"{mixing.layer or 'the model'}"

@@ -14,9 +14,18 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.weights import Weight
-from wellcond.diagnosis.reading import flat_after, in_order, layers_of, listed, matrices, zero_gradients
+from wellcond.diagnosis.reading import (
+    are_fresh,
+    flat_after,
+    in_order,
+    is_trained,
+    layers_of,
+    listed,
+    matrices,
+    zero_gradients,
+)
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.diagnosis.threshold import Threshold
 from wellcond.results import number
 from wellcond.training.optimizers import current_lr
 
@@ -29,14 +38,6 @@ NEVER_CALLED = Threshold(
     "share of all weights that are never called, or called under no_grad", math.nan, 0.5,
     origin="spare heads are ordinary, half of a network is not",
 )  # fmt: skip
-MANY_ENTRIES = Condition(
-    "entries of a weight", 64, origin="the largest of 64 normal numbers is above 1.9σ in 97 % of draws"
-)
-EVEN = Condition(
-    "largest entry / (√3·RMS) of a weight",
-    1.1,
-    origin="1 for numbers that fill an interval evenly, 1.5 or more for normal ones",
-)
 
 
 @rule("no-gradient")
@@ -102,7 +103,7 @@ def _unused(inspection: Inspection, called: list[Weight], weights: list[Weight])
 def _under_no_grad(model: nn.Module, cut: list[Weight], weights: list[Weight]) -> Finding:
     share, layers = _share(cut, weights), layers_of(cut)
     is_held = any(w.is_held for w in cut)
-    is_lost = share >= NEVER_CALLED.severe and _are_fresh(model, layers)
+    is_lost = share >= NEVER_CALLED.severe and are_fresh(model, layers)
     state = ", still as they were initialized" if is_lost else ""
     return Finding(
         rule="no-gradient",
@@ -135,19 +136,6 @@ def _never_called(idle: list[Weight], weights: list[Weight]) -> Finding:
 
 def _share(some: list[Weight], every: list[Weight]) -> float:
     return sum(w.numel for w in some) / (sum(w.numel for w in every) or 1)
-
-
-def _are_fresh(model: nn.Module, layers: list[str]) -> bool:
-    """Whether layers are as they were initialized: weights that fill an interval evenly, or biases that are all zero.
-
-    Training leaves neither even weights nor zero biases.
-    """
-    modules = [model.get_submodule(name) for name in layers]
-    params = [(name, p.detach()) for module in modules for name, p in module.named_parameters(recurse=False)]
-    weights = [p for name, p in params if "weight" in name and p.dim() > 1 and p.numel() >= MANY_ENTRIES.at]
-    biases = [p for name, p in params if "bias" in name]
-    even = [float(p.abs().max()) < EVEN.at * math.sqrt(3) * float(p.square().mean().sqrt()) for p in weights]
-    return bool(even and all(even)) or bool(biases and all(not bool(p.any()) for p in biases))
 
 
 @rule("no-gradient")
@@ -184,10 +172,11 @@ def not_held(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("no-gradient")
 def frozen(evidence: Evidence) -> Iterator[Finding]:
-    """Everything but norms and biases frozen, or the last layer frozen while the one before it is trained.
+    """Everything but norms and biases frozen, the last layer frozen while the one before it is trained, or fresh ones.
 
     A frozen backbone under a head that is trained is ordinary fine-tuning, and a frozen network after one that is
-    trained judges it, like a discriminator.
+    trained judges it, like a discriminator. Layers before a trained one that hold a tenth of all weights, as they were
+    initialized, are a warning, and severe if they hold half and the trial does not show that the others learn.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -223,6 +212,32 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
             treatment="unfreeze",
             remedy=f"model.{last.layer}.requires_grad_(True)",
         )
+    elif fresh := _fresh_before_trained(evidence.problem.model, weights):
+        share, names = _share(fresh, weights), layers_of(fresh)
+        is_lost = share >= NEVER_CALLED.severe and evidence.trial is not None and not evidence.trial.trains
+        if share < UNUSED.severe:
+            return
+        yield Finding(
+            rule="no-gradient",
+            layer=names[0],
+            severity="severe" if is_lost else "warning",
+            basis="proven",
+            summary=f"{listed(names)}, {share:.0%} of all weights, {'are' if len(names) > 1 else 'is'} frozen, but "
+            "still as initialized.",
+            evidence={"share of weights": share, "frozen weights": float(len(fresh))},
+            reason="Layers are frozen to keep what they have learned; these have learned nothing yet.",
+            treatment="unfreeze",
+            remedy="model.requires_grad_(True)  # or load the weights that were to be kept",
+        )
+
+
+def _fresh_before_trained(model: nn.Module, weights: list[Weight]) -> list[Weight]:
+    """Frozen layers, before one that is trained, whose weights are as they were initialized."""
+    last = max((i for i, w in enumerate(weights) if w.is_trainable), default=0)
+    fixed = [w for w in weights[:last] if not w.is_trainable and w.role != "embedding"]
+    if any(map(is_trained, fixed)):
+        return []
+    return [w for w in fixed if are_fresh(model, [w.layer])]
 
 
 @rule("no-gradient")

@@ -25,17 +25,25 @@ OVERFLOW = "model.float()  # or torch.autocast, which keeps what overflows half 
 
 @rule("non-finite")
 def non_finite(evidence: Evidence) -> Iterator[Finding]:
-    """NaN or infinity before any step, reported at its first place: data, weights, a layer, the loss, a gradient.
+    """NaN or infinity before any step, reported at its first place.
 
-    No threshold: one is enough.
+    That is the data, the weights, buffers such as running statistics or what the optimizer remembers, a layer's output,
+    the loss, or a gradient. No threshold: one is enough.
     """
     if evidence.inspection is None or evidence.inspection.is_finite:
         return
-    places = (_at_first_place, _in_loss, _in_gradients)
-    yield from [finding for place in places if (finding := place(evidence.inspection)) is not None][:1]
+    places = (_in_data, _in_weights, _in_states, _in_layers, _in_loss, _in_gradients)
+    yield from [finding for place in places if (finding := place(evidence)) is not None][:1]
 
 
-def _finding(layer: str, summary: str, evidence: dict[str, float | str], remedy: str, treatment: str = "") -> Finding:
+def _finding(
+    layer: str,
+    summary: str,
+    evidence: dict[str, float | str],
+    remedy: str,
+    treatment: str = "",
+    begins_here: bool = False,
+) -> Finding:
     return Finding(
         rule="non-finite",
         layer=layer,
@@ -46,34 +54,82 @@ def _finding(layer: str, summary: str, evidence: dict[str, float | str], remedy:
         reason="One NaN in the loss makes every gradient NaN, and after the next step every weight.",
         treatment=treatment,
         remedy=remedy,
+        begins_here=begins_here,
     )
 
 
-def _at_first_place(inspection: Inspection) -> Finding | None:
-    """In the data, a weight, a layer's output or the code before a layer."""
-    origin = first_not_finite(
-        [(fact.name, fact.not_finite) for fact in (*inspection.inputs, *inspection.targets)],
-        [(weight.name, weight.not_finite) for weight in inspection.weights],
-        [
-            LayerOutput(signal.name, signal.kind, signal.not_finite, signal.has_finite_input)
-            for signal in inspection.signals
-            if not signal.is_nonlinearity
-        ],
+def _in_data(evidence: Evidence) -> Finding | None:
+    inspection = _of(evidence)
+    facts = [(fact.name, fact.not_finite) for fact in (*inspection.inputs, *inspection.targets)]
+    if (origin := first_not_finite(facts, [], [])) is None:
+        return None
+    remedy = f"{origin.name} = torch.nan_to_num({origin.name})  # or drop those rows"
+    return _finding("", origin.sentence, {"values": float(origin.amount)}, remedy, begins_here=True)
+
+
+def _in_weights(evidence: Evidence) -> Finding | None:
+    weights = _of(evidence).weights
+    lost = [w for w in weights if w.not_finite]
+    if not lost:
+        return None
+    first, values = lost[0], sum(w.not_finite for w in lost)
+    if len(lost) == len(weights):
+        summary = f"all {len(lost)} parameters hold NaN or infinity, {first.name!r} first: the run has diverged."
+    else:
+        others = f", and so do {len(lost) - 1} of the {len(weights) - 1} others" if len(lost) > 1 else ""
+        is_one = first.not_finite == 1
+        amount = "one value that is" if is_one else f"{first.not_finite} values that are"
+        summary = f"parameter {first.name!r} holds {amount} NaN or infinite{others}."
+    numbers: dict[str, float | str] = {"values": float(values), "parameters": float(len(lost))}
+    return _finding(first.layer, summary, numbers, _back_to_a_checkpoint(evidence), begins_here=True)
+
+
+def _in_states(evidence: Evidence) -> Finding | None:
+    """NaN that is left when only the parameters were restored."""
+    states = _of(evidence).nan_states
+    if not states:
+        return None
+    first = states[0]
+    others = f", and so do {len(states) - 1} other states" if len(states) > 1 else ""
+    summary = f"{first.name} holds NaN ({first.values}){others}, although all parameters are finite."
+    remedy = "# restore buffers and optimizer from the checkpoint too: load_state_dict(), or create both anew"
+    numbers: dict[str, float | str] = {"values": float(first.values), "states": float(len(states))}
+    return _finding(first.layer, summary, numbers, remedy, begins_here=True)
+
+
+def _back_to_a_checkpoint(evidence: Evidence) -> str:
+    rate = "at a tenth of the rate"
+    if evidence.optimizer is not None:
+        lr = max(float(group["lr"]) for group in evidence.optimizer.param_groups)
+        rate = f"at a lower rate, {lr / 10:.2g} instead of {lr:.2g}"
+    return (
+        f"# restore model and optimizer from a checkpoint before the NaN, or create both anew, and go on {rate}\n"
+        "# then run wc.diagnose there: with NaN weights nothing else can be measured"
     )
-    if origin is None:
+
+
+def _in_layers(evidence: Evidence) -> Finding | None:
+    """In a layer's output, or the code before a layer."""
+    inspection = _of(evidence)
+    layers = [
+        LayerOutput(signal.name, signal.kind, signal.not_finite, signal.has_finite_input)
+        for signal in inspection.signals
+        if not signal.is_nonlinearity
+    ]
+    if (origin := first_not_finite([], [], layers)) is None:
         return None
     is_half = any(weight.dtype.itemsize == 2 for weight in inspection.weights)
-    remedy = {
-        "data": f"{origin.name} = torch.nan_to_num({origin.name})  # or drop those rows",
-        "weight": "# start again from the last checkpoint, at a smaller rate",
-    }.get(origin.place, OVERFLOW if is_half else "# add eps inside the root, the division or the logarithm")
-    layers = {weight.name: weight.layer for weight in inspection.weights}
-    layer = {"data": "", "weight": layers.get(origin.name, "")}.get(origin.place, origin.name)
-    amount = "values" if origin.place in ("data", "weight") else "share"
-    return _finding(layer, origin.sentence, {amount: float(origin.amount)}, remedy)
+    remedy = OVERFLOW if is_half else "# add eps inside the root, the division or the logarithm"
+    return _finding(origin.name, origin.sentence, {"share": float(origin.amount)}, remedy)
 
 
-def _in_loss(inspection: Inspection) -> Finding | None:
+def _of(evidence: Evidence) -> Inspection:
+    assert evidence.inspection is not None  # the rule has looked
+    return evidence.inspection
+
+
+def _in_loss(evidence: Evidence) -> Finding | None:
+    inspection = _of(evidence)
     if inspection.loss is None or math.isfinite(inspection.loss):
         return None
     output = inspection.output
@@ -90,8 +146,8 @@ def _in_loss(inspection: Inspection) -> Finding | None:
     )
 
 
-def _in_gradients(inspection: Inspection) -> Finding | None:
-    broken = [w for w in inspection.weights if w.gradient_not_finite]
+def _in_gradients(evidence: Evidence) -> Finding | None:
+    broken = [w for w in _of(evidence).weights if w.gradient_not_finite]
     if not broken:
         return None
     last = max(broken, key=lambda w: -1 if w.order is None else w.order)

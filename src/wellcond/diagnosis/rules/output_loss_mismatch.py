@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from torch import nn
+
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.inspection.inspect import Inspection
@@ -322,6 +324,26 @@ def loss_fails(evidence: Evidence) -> Iterator[Finding]:
         evidence={} if output is None else {"outputs": str(output.shape), "targets": str(output.target_shape)},
         reason="Its outputs and targets do not fit in shape, type or range.",
         remedy="print(outputs.shape, outputs.dtype, outputs.min(), outputs.max(), targets.shape, targets.dtype)",
+    )
+
+
+@rule("output-loss-mismatch")
+def several_losses(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that is several numbers, one per example or pixel, which backward() refuses: reduction="none"."""
+    inspection = evidence.inspection
+    shape = None if inspection is None else inspection.loss_shape
+    if shape is None or math.prod(shape) == 1:
+        return
+    yield Finding(
+        rule="output-loss-mismatch",
+        severity="severe",
+        basis="proven",
+        summary=f"the loss is {math.prod(shape)} numbers of shape {list(shape)}, and backward() takes one.",
+        evidence={"shape of the loss": str(list(shape))},
+        reason="A gradient is that of one number: the mean over the batch, or a weighted one.",
+        remedy=f'loss = nn.{type(loss).__name__}(reduction="mean")  # or a function that returns a weighted mean'
+        if isinstance(loss := evidence.problem.loss, nn.modules.loss._Loss)
+        else "# return the mean of these numbers, or a weighted one",
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.weights import Weight
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Threshold
 
@@ -32,27 +33,33 @@ def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
     weights = [w for w in inspection.weights if w.role in ("weight", "recurrent") and w.order is not None]
     last = max((w.order for w in weights if w.order is not None), default=0)
     is_stuck = bool(weights) and not any(w.gradient for w in weights)
-    for w in weights:
-        if w.units < 2 or w.distinct is None or w.distinct_rows is None or (w.order == last and len(weights) > 1):
-            continue
-        if w.gradient is None and w.is_trainable:  # as with a NaN: only the weights can be compared
-            is_same = w.distinct_rows == 1 and w.rms > 0
-        else:
-            is_same = w.distinct <= int(DISTINCT.severe * w.units) and (bool(w.gradient) or w.rms > 0 or is_stuck)
-        if is_same:
-            layer = f"layer {w.layer}" if w.layer.isdigit() else w.layer
-            yield Finding(
-                rule="symmetric-initialisation",
-                layer=w.layer,
-                severity="severe",
-                basis="proven",
-                summary=f"all {w.units} units of {layer} are identical, in weights and gradients, and stay identical."
-                if w.distinct == 1
-                else f"only {w.distinct} of the {w.units} units of {layer} differ in weights and gradients; the "
-                "others stay identical.",
-                evidence={"units": float(w.units), "different units": float(w.distinct), "RMS of the weight": w.rms},
-                reason="Units that start identical and get the same gradient are one unit: the layer is only as wide "
-                "as the number of different ones.",
-                treatment="he-init",
-                remedy=f"torch.nn.init.kaiming_normal_(model.get_parameter({w.name!r}), nonlinearity='relu')",
-            )
+    hidden = [w for w in weights if w.order != last or len(weights) == 1]
+    same = [w for w in hidden if _are_same(w, is_stuck=is_stuck)]
+    are_affine = all(w.role == "weight" for w in same)
+    names = ", ".join(repr(w.name) for w in same)
+    for w in same:
+        layer = f"layer {w.layer}" if w.layer.isdigit() else w.layer
+        yield Finding(
+            rule="symmetric-initialisation",
+            layer=w.layer,
+            severity="severe",
+            basis="proven",
+            summary=f"all {w.units} units of {layer} are identical, in weights and gradients, and stay identical."
+            if w.distinct == 1
+            else f"only {w.distinct} of the {w.units} units of {layer} differ in weights and gradients; the "
+            "others stay identical.",
+            evidence={"units": float(w.units), "different units": float(w.distinct or 0), "RMS of the weight": w.rms},
+            reason="Units that start identical and get the same gradient are one unit: the layer is only as wide "
+            "as the number of different ones.",
+            treatment="he-init" if are_affine else "",
+            remedy=f"for name in [{names}]:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))",
+        )
+
+
+def _are_same(w: Weight, *, is_stuck: bool) -> bool:
+    """Whether units are the same, and nothing tells them apart."""
+    if w.units < 2 or w.distinct is None or w.distinct_rows is None:
+        return False
+    if w.gradient is None and w.is_trainable:  # as with a NaN: only the weights can be compared
+        return w.distinct_rows == 1 and w.rms > 0
+    return w.distinct <= int(DISTINCT.severe * w.units) and (bool(w.gradient) or w.rms > 0 or is_stuck)

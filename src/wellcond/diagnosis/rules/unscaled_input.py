@@ -19,7 +19,7 @@ from wellcond.diagnosis.inspection.data import (
     is_too_large,
 )
 from wellcond.diagnosis.inspection.inspect import Inspection
-from wellcond.diagnosis.inspection.signals import CELLS
+from wellcond.diagnosis.inspection.signals import CELLS, Signal
 from wellcond.diagnosis.reading import GATED
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
@@ -63,7 +63,8 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
     Severe from an RMS of 10, or if one feature of a table is 100 times the median one: λ_max of Σx, and with it the
     curvature of the first layer, grows with the square of the scale, and κ of Σx with that of the ratio. Images in
     [0, 1], one-hot and binary features and tokens have ordinary scales. Not reported if a norm comes first, and a note
-    if the first layer has weights that were made for such inputs (its outputs have an RMS below 3).
+    if the first layer has weights that were made for such inputs (its outputs have an RMS below 3), or if loss and
+    gradient of standardized inputs are the same to 1 %.
     """
     inspection = evidence.inspection
     if inspection is None or _starts_with_norm(evidence, inspection):
@@ -74,7 +75,7 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             continue
         largest, median = float(fact.feature_rms.max()), float(fact.feature_rms.median())
         if is_too_large(fact):
-            is_adapted = first is not None and first.kind not in (*GATED, *CELLS) and first.rms < ORDINARY_SIGNAL.at
+            is_adapted = first is not None and _fits(first)
             is_far = RMS.is_severe(fact.rms) or fact.is_uneven
             severity = "note" if is_adapted else of_symptom(evidence, is_far=is_far)
             features = f", their features from {number(float(fact.feature_rms.min()))} to {number(largest)}"
@@ -86,6 +87,8 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             is_lost = first is not None and first.variation is not None and LOST.is_severe(first.variation)
             severity = of_symptom(evidence, is_far=is_lost)
             summary = f"the {fact.name} are no larger than {number(fact.reach)}, so biases outweigh them"
+        if inspection.standardized is not None and inspection.standardized.changes_nothing:
+            severity = "note"
         numbers: dict[str, float | str] = {"RMS": fact.rms, "largest": fact.reach}
         in_step = isinstance(evidence.problem.loss, TrainingStep) and not fact.is_uneven
         lines = scaling_in_step(evidence.problem, fact.rms) if in_step else ""
@@ -101,6 +104,11 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             treatment="" if lines else "scale-inputs",
             remedy=lines or _scaling(fact),
         )
+
+
+def _fits(first: Signal) -> bool:
+    """Whether the outputs of the first layer are of ordinary size, so that its weights were made for these inputs."""
+    return first.kind not in (*GATED, *CELLS) and not first.not_finite and first.rms < ORDINARY_SIGNAL.at
 
 
 def _starts_with_norm(evidence: Evidence, inspection: Inspection) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.data import TensorFacts
+from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -31,6 +33,11 @@ STD = Threshold(
     origin="a hundredth of what a fresh network returns",
 )
 SMALL = Condition("RMS of small targets", 0.1, origin="a tenth of what a fresh network returns")
+COMPARED = Condition(
+    "loss / RMS of targets", 0.1,
+    origin="an absolute error of outputs far below the targets is about their RMS, a squared one more: a lower loss "
+    "does not compare the two as they are",
+)  # fmt: skip
 TIMES_WIDER = Condition("standard deviation of outputs / that of small targets", 10.0, origin="as for large targets")
 
 
@@ -40,8 +47,9 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
 
     Severe from an RMS of 30 while the outputs are below a fifth of that: the gradient of a squared error is
     proportional to the distance, and outputs of order 1 have to grow first. A network that returns such values already,
-    trained or with a scale of its own, is not reported. If there are several targets, each is compared with the outputs
-    of its size.
+    trained or with a scale of its own, is not reported, and neither is a loss that standardizes the targets itself: it
+    is no lower where outputs equal the targets. If there are several targets, each is compared with the outputs of its
+    size.
     """
     inspection = evidence.inspection
     output = None if inspection is None else inspection.output
@@ -54,8 +62,9 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
             continue
         is_large = RMS.is_warning(fact.rms) and not returned.rms > ALREADY_LARGE.at * fact.rms
         is_narrow = 0 < fact.std < STD.warn and returned.std > TIMES_WIDER.at * fact.std and fact.rms < SMALL.at
-        if not is_large and not is_narrow:
+        if not (is_large or is_narrow) or not _is_compared(inspection, fact):
             continue
+        is_squared = output is not None and "MseLoss" in output.loss_operations
         yield Finding(
             rule="unscaled-target",
             severity=of_symptom(evidence, is_far=is_large and RMS.is_severe(fact.rms)),
@@ -67,8 +76,20 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
             "standardize the targets.",
             evidence={"RMS of targets": fact.rms, "std of targets": fact.std, "RMS of outputs": returned.rms},
             reason="The gradient of a squared error is proportional to the distance of outputs from targets, which a "
-            "fresh network's outputs, of size 1, must first cover.",
+            "fresh network's outputs, of size 1, must first cover."
+            if is_squared
+            else "A fresh network's outputs are of size 1: a rate that covers the distance to the targets in time is "
+            "far too high to fit what varies in them.",
             treatment="scale-targets",
             remedy=f"mean, std = y.mean(0), y.std(0)  # y: all training {fact.name}\n"
             f"{fact.name} = ({fact.name} - mean) / std  # and predictions back: outputs * std + mean",
         )
+
+
+def _is_compared(inspection: Inspection, fact: TensorFacts) -> bool:
+    """Whether the loss compares outputs with these targets as they are, and not with scaled ones."""
+    output, loss = inspection.output, inspection.loss
+    if output is None or output.loss is None or output.loss_at_targets is None:
+        return loss is None or not loss < COMPARED.at * fact.rms
+    at_targets = (output.loss_at_targets, output.reshaped_perfect_loss)
+    return min(each for each in at_targets if each is not None) < output.loss

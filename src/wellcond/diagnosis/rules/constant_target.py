@@ -1,0 +1,54 @@
+"""constant-target: targets that are all the same, so that there is nothing to learn.
+
+Wrong: a data set that returns `y[0]` for every index. Right: `y[index]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding, Severity
+from wellcond.diagnosis.inspection.data import TensorFacts
+from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition
+from wellcond.results import number
+
+ENOUGH_EXAMPLES = Condition("examples", 64, origin="a class of one example in ten is missing from 64 once in 850 draws")
+FEW_CLASSES = Condition(
+    "classes", 2, origin="one of two classes may be as rare as fraud; all but one of three or more are not"
+)
+
+
+@rule("constant-target")
+def constant_target(evidence: Evidence) -> Iterator[Finding]:
+    """Targets that are the same for all examples, of which at least 64 are read.
+
+    Severe for labels of three classes or more. A warning for two, of which one may be rare, for targets per pixel or
+    token, and for numbers. A note for numbers that are all 0 or all 1: a GAN's labels, or a residual that is to vanish.
+    """
+    inspection = evidence.inspection
+    if inspection is None or len(inspection.targets) != 1:
+        return
+    fact = inspection.targets[0]
+    if fact.examples < ENOUGH_EXAMPLES.at or fact.low != fact.high or fact.not_finite:
+        return
+    yield Finding(
+        rule="constant-target",
+        severity=_severity(inspection, fact),
+        basis="proven",
+        summary=f"all {fact.examples} {fact.name} that were read are {number(fact.low)}: a constant output is right.",
+        evidence={"examples": float(fact.examples), "target": fact.low},
+        reason="The loss falls to zero without a look at the inputs. Either the targets are wrong, or the data are "
+        "sorted by them and not shuffled.",
+        remedy="# look at what the data set returns as target, and shuffle the data",
+    )
+
+
+def _severity(inspection: Inspection, fact: TensorFacts) -> Severity:
+    if not fact.is_index:
+        return "note" if fact.is_binary else "warning"
+    classes = None if inspection.output is None else inspection.output.classes
+    is_per_example = len(fact.shape) == 1 or fact.shape[1:] == (1,)
+    return "severe" if is_per_example and classes is not None and classes > FEW_CLASSES.at else "warning"
