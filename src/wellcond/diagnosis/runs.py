@@ -35,4 +35,4 @@ def run_rows(trial: Trial, *attempts: Attempt) -> tuple[Row, ...]:
 
 def set_lr(lr: float) -> str:
     """The line that sets the rate of all groups."""
-    return f'for group in optimizer.param_groups: group["lr"] = {lr:.2g}'
+    return f'for group in optimizer.param_groups:\n    group["lr"] = {lr:.2g}'

@@ -82,7 +82,9 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
         reason="A network that knows nothing yet should give every class the same probability, at a loss of log C.",
         treatment="zero-last",
-        remedy=f"with torch.no_grad():\n    model.get_submodule({name!r}).weight *= {1 / max(output.rms, 1):.2g}",
+        remedy=f"for p in model.get_submodule({name!r}).parameters():\n    p.data /= {output.rms:.2g}"
+        if output.rms > 1
+        else "# compare the outputs with the labels: they are small, and yet sure of a wrong answer",
     )
 
 

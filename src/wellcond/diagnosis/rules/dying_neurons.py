@@ -52,8 +52,8 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
             limits=SHARE.limits(),
             reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure "
             "XIII).",
-            treatment="" if signal is last else "leaky-relu",
-            remedy="return x  # the outputs of the last layer, without a ReLU"
+            treatment="logits" if signal is last else "leaky-relu",
+            remedy="# leave out the ReLU behind the last layer"
             if signal is last
-            else f"nn.LeakyReLU(0.01)  # after {signal.name}; with a smaller rate and inputs of mean 0",
+            else f"# put a leaky ReLU after {signal.name}, and train at a smaller rate on inputs of mean 0",
         )

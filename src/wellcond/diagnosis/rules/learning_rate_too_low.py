@@ -84,7 +84,7 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
         reason="The error along a direction of curvature λ shrinks by 1 − lr·λ per step, so a rate a thousand times "
         "below the limit 2(1+μ)/λ_max needs a thousand times the steps. Both runs saw the same batches.",
         treatment="rate",
-        remedy=f"{set_lr(best.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
+        remedy=f"{set_lr(best.lr)}  # wc.suggest_lr finds the best one",
         rows=run_rows(trial, own, best),
     )
 
@@ -117,6 +117,6 @@ def zero_rate(evidence: Evidence) -> Iterator[Finding]:
         evidence={"lr": 0.0},
         reason="θ ← θ − lr·g with lr = 0 leaves θ unchanged.",
         treatment="rate",
-        remedy=f"{set_lr(1e-3)}  # and check the schedule: print(scheduler.get_last_lr())",
+        remedy=f"{set_lr(1e-3)}  # and look at the schedule that made it so low",
         rows=(Row(None, "", LR, 0.0, "lr"),),
     )

@@ -64,6 +64,6 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         summary=f"{'; '.join(clauses)}.",
         evidence=numbers,
         reason="Any sound network can fit eight examples; one that cannot gets no gradient that distinguishes them.",
-        remedy="wc.suggest_lr(problem, optimizer)  # if no rate helps, the fault is in the model, the loss or the data",
+        remedy="# look at the model's forward, the loss and the labels: the rate is not what is wrong",
         rows=run_rows(trial, *(() if own is None else (own,))),
     )

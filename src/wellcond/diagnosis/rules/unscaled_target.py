@@ -69,6 +69,5 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
             reason="The gradient of a squared error is proportional to the distance of outputs from targets, which a "
             "fresh network's outputs, of size 1, must first cover.",
             treatment="scale-targets",
-            remedy=f"mean, std = y.mean(0), y.std(0)  # y: all training {fact.name}\n"
-            f"{fact.name} = ({fact.name} - mean) / std  # and predictions back: outputs * std + mean",
+            remedy=f"# standardize the {fact.name} where the data set is made, and scale predictions back",
         )
