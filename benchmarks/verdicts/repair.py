@@ -30,7 +30,7 @@ from wellcond.report.findings import flat
 
 RESULT = Path(__file__).parents[1] / "results" / "repairs_cpu.json"
 ENOUGH = 0.7
-"""A network counts as repaired if the lines make up this share of what the repaired form scores above the faulty one."""
+"""Share of what the repaired form scores above the faulty one that the lines must bring to count as a repair."""
 ROUNDS = 3
 """Times that somebody pastes: the network that is not repaired is diagnosed again."""
 

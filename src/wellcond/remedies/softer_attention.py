@@ -42,5 +42,5 @@ def _is_loud(attention: nn.MultiheadAttention) -> bool:
     if attention.in_proj_weight is None:  # queries and keys of different sizes
         return False
     weight: Tensor = attention.in_proj_weight[: 2 * attention.embed_dim]
-    usual = (2 / sum(weight.shape)) ** 0.5
+    usual: float = (2 / sum(weight.shape)) ** 0.5
     return float(weight.detach().float().square().mean().sqrt()) > LARGE * usual

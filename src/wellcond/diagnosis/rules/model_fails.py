@@ -22,5 +22,5 @@ def model_fails(evidence: Evidence) -> Iterator[Finding]:
         summary=f"the model fails on its data: {inspection.forward_error.rstrip('.')}.",
         evidence={"examples that passed": float(sum(fact.shape[0] for fact in inspection.outputs[:1]))},
         reason="A batch does not fit the model in shape, type or range, or forward() raises after some calls.",
-        remedy="# pass the batches through the model one by one, and look at the shape and range of the first that fails",
+        remedy="# pass the batches through the model one by one, and look at shape and range of the first that fails",
     )
