@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
 
+import wellcond as wc
 from wellcond.diagnosis import rules
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.runs import set_lr
+from wellcond.diagnosis.runs import race_lr, set_lr
 from wellcond.remedies.loss_code import wrapped_loss
 
 FILES = sorted(Path(rules.__file__).parent.glob("[!_]*.py"))
@@ -46,6 +50,9 @@ def branches(value: ast.expr, functions: dict[str, ast.FunctionDef]) -> Iterator
     elif isinstance(value, ast.Call) and (name := getattr(value.func, "id", "")) == "wrapped_loss":
         first, second = (next(branches(each, functions)) for each in value.args)
         yield wrapped_loss(first, second)
+    elif isinstance(value, ast.Call) and name == "race_lr":
+        model = nn.Linear(1, 1)
+        yield race_lr(wc.Problem(model, nn.MSELoss(), (torch.ones(1, 1), torch.ones(1, 1))), SGD(model.parameters(), 1))
     elif isinstance(value, ast.Call) and name in functions:
         for node in ast.walk(functions[name]):
             if isinstance(node, ast.Return) and node.value is not None:
