@@ -1,7 +1,7 @@
 """Whether the lines that a finding prints repair the network: pasted as they are, trained, and compared.
 
 python -m benchmarks.verdicts.repair                    # all cases; writes benchmarks/results/repairs_cpu.json
-python -m benchmarks.verdicts.repair --only relu-logit  # those whose names begin so; writes nothing
+python -m benchmarks.verdicts.repair --only relu-logit  # those whose names begin so; rows of the others stay
 """
 
 from __future__ import annotations
@@ -127,11 +127,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # some of the faults warn
     only = tuple(options.only or [""])
-    rows = list(_rows([case for name, case in chosen().items() if name.startswith(only)]))
-    print(summary(rows))
-    if not options.only:
+    known = {row["name"]: row for row in json.loads(options.out.read_text())["results"]} if options.out.exists() else {}
+    for row in _rows([case for name, case in chosen().items() if name.startswith(only)]):
+        known[row["name"]] = row
+        rows = [known[name] for name in chosen() if name in known]
         about = environment("cpu") | {"share that counts as repaired": ENOUGH}
         options.out.write_text(json.dumps({"environment": about, "results": rows}, indent=1) + "\n")
+    print(summary(rows))
 
 
 def _rows(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
