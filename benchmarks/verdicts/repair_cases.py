@@ -236,7 +236,7 @@ def fading_sigmoids(faulty: bool) -> Program:
     return on_digits(stack(8, nn.Sigmoid if faulty else nn.ReLU), Adam)
 
 
-@repair("weight-domination", "weights that have grown a hundred times too large behind a BatchNorm", 300)
+@repair("weight-domination", "weights that have grown a hundred times too large in front of a BatchNorm", 300)
 def grown_weights(faulty: bool) -> Program:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64),
                           nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10))  # fmt: skip

@@ -40,12 +40,12 @@ def _second_places(model: nn.Module) -> Iterator[str]:
     shared_on_purpose = {place for each in embeddings for place in _weights(each)}
     seen: set[nn.Module] = set()
     held: set[int] = set()
-    found: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
     for name, module in model.named_modules(remove_duplicate=False):
         own = _weights(module) - shared_on_purpose
         is_again = module in seen and any(p.dim() > 1 for p in module.parameters())
-        if (is_again or own & held) and not name.startswith(found):
-            found = (*found, f"{name}.")
+        if (is_again or own & held) and not name.startswith(below):
+            below = (*below, f"{name}.")
             yield name
         seen.add(module)
         held |= own

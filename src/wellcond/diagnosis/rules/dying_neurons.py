@@ -54,7 +54,7 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
             reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure "
             "XIII).",
             treatment="logits" if signal is last else "leaky-relu" if has_learned else "he-init",
-            remedy="# leave out the ReLU behind the last layer"
+            remedy="# leave out the ReLU after the last layer"
             if signal is last
             else f"# put a leaky ReLU after {signal.name}, and train at a smaller rate on inputs of mean 0",
         )
