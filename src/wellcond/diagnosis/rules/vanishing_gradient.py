@@ -24,6 +24,7 @@ from wellcond.diagnosis.reading import (
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import network_has_learned, of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.network.norms import is_norm
 from wellcond.results import number
 from wellcond.results.quantities import SENSITIVITY
 
@@ -102,7 +103,7 @@ def through_layers(evidence: Evidence) -> Iterator[Finding]:
         limits=threshold.limits(last) | RATIO.limits(last),
         reason="Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 vanishes after a "
         "few layers (the slope of a sigmoid is 1/4 at most).",
-        treatment="relu" if squashing else "batchnorm",
+        treatment="relu" if squashing and any(map(is_norm, evidence.problem.model.modules())) else "batchnorm",
         remedy="# add a residual path around every few layers: x + layer(norm(x))",
     )
 
