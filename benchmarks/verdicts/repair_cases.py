@@ -375,7 +375,7 @@ def in_order_of_labels(faulty: bool) -> Program:
 @repair("summed-loss", "a sum over the batch, at the rate of a mean")
 def summed(faulty: bool) -> Program:
     loss = nn.CrossEntropyLoss(reduction="sum" if faulty else "mean")
-    return on_digits(stack(3), SGD, loss, lr=0.3, momentum=0.9)
+    return on_digits(stack(3), SGD, loss, lr=0.05, momentum=0.9)
 
 
 @repair("output-loss-mismatch", "labels of −1 and 1 under binary cross-entropy")

@@ -212,7 +212,7 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
                 f"the loss takes the logarithm of {what}: {source}, {range_}.",
                 "log 0 is −∞, that of a negative number NaN, and what is clamped gets no gradient.",
                 "# use nn.CrossEntropyLoss on the raw outputs, or nn.BCEWithLogitsLoss for one output",
-                treatment="cross-entropy",
+                treatment="sigmoid-output" if output.shape == output.target_shape else "cross-entropy",
                 lowest_argument=output.log_low,
                 clamped=share,
             )
