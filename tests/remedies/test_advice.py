@@ -18,7 +18,7 @@ ADVISED = {
     "iris-sigmoid": "logits",
     "houses-raw": "scale-inputs",
     "log-of-logits": "cross-entropy",
-    "xor-mae": "rate",
+    "adam-too-high": "rate",
     "bits-sigmoids": "relu",
     "strong-decay": "less-weight-decay",
     "broadcast-targets": "match-shapes",
