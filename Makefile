@@ -43,6 +43,7 @@ bench-quick: $(VENV)/bench
 verdicts: $(VENV)/bench
 	$(BIN)/python -m benchmarks.verdicts --verify --jobs 2
 	$(BIN)/python -m benchmarks.verdicts --jobs 2
+	$(BIN)/python -m benchmarks.verdicts.repair
 	$(BIN)/python docs/scripts/tables.py
 	$(BIN)/python -m benchmarks.verdicts.picture
 

@@ -29,6 +29,8 @@ class Program:
         optimizer: As the script makes it.
         score: How well the model does its task, from evaluation mode: 1 is perfect. Faulty and repaired forms of a
             case, whose losses may differ, have it in common.
+        before_step: What the script does in its loop before `optimizer.step()`.
+        after_step: What it does after it.
     """
 
     model: nn.Module
@@ -36,6 +38,8 @@ class Program:
     loader: DataLoader[Any]
     optimizer: Optimizer
     score: Score
+    before_step: Callable[[], object] = lambda: None
+    after_step: Callable[[], object] = lambda: None
 
     def train(self, steps: int) -> None:
         """Take steps on the batches as they come; a step that raises, as one on NaN may, ends it."""
@@ -47,7 +51,9 @@ class Program:
                     self.loss(self.model(**x) if isinstance(x, dict) else self.model(x), y).backward()
                 except (RuntimeError, ValueError):
                     return
+                self.before_step()
                 self.optimizer.step()
+                self.after_step()
                 taken += 1
                 if taken == steps:
                     return

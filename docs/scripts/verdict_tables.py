@@ -40,6 +40,29 @@ def _counts(cases: list[dict[str, Any]]) -> list[str]:
     return [str(len(cases)), *(str(sum(case[goal] for case in cases)) for goal in ("first", "three")), layer]
 
 
+REPAIRS = "repairs_cpu"
+
+
+def verdict_repairs() -> str:
+    """By rule: how often the lines that its finding prints, pasted as they are, repair the network."""
+    rows = [row for row in read(REPAIRS)["results"] if row["outcome"] not in ("no fault", "nothing found")]
+    by_rule: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_rule.setdefault(row["rule"], []).append(row)
+    lines = [[f"[`{rule}`](rules.md#{rule})", *_repaired(members)] for rule, members in sorted(by_rule.items())]
+    lines.append(["**all**", *(f"**{cell}**" for cell in _repaired(rows))])
+    head = ["the finding's rule", "faults", "code was printed", "repaired by it", "after pasting up to three times"]
+    return table(head, lines)
+
+
+def _repaired(rows: list[dict[str, Any]]) -> list[str]:
+    """Numbers of faults, of those with code to paste, and of those that it repairs at once or in some rounds."""
+    with_code = [row for row in rows if row["outcome"] != "says what to look at"]
+    at_once = sum(row["outcome"] == "repaired" for row in with_code)
+    later = sum(row["rounds needed"] is not None for row in with_code)
+    return [str(len(rows)), str(len(with_code)), *((str(at_once), str(later)) if with_code else ("–", "–"))]
+
+
 def verdict_shares() -> str:
     """How often each tool is right, and how often it calls a healthy network ill."""
     results = read("verdicts_cpu")["results"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from wellcond.cli.commands import diagnose as command
 from wellcond.diagnosis import diagnose as diagnosing
 from wellcond.diagnosis.causes import CAUSES
 from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import RULES, Rule
 
@@ -158,6 +159,19 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "first-rule", [Rule("first-rule", first)])
     monkeypatch.setitem(CAUSES, "first-rule", ("second-rule",))
     monkeypatch.setitem(RULES, "second-rule", [Rule("second-rule", second)])
+
+
+def test_the_lines_of_an_explanation_are_wrapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(evidence: Evidence) -> Iterator[Finding]:
+        """What is looked for, in a sentence that goes on as far as a docstring of a hundred and twenty columns may go
+        and then a little further.
+        """
+        yield from ()
+
+    monkeypatch.setitem(RULES, "long-rule", [Rule("long-rule", judge)])
+    paragraph = run("diagnose", "--explain", "long-rule", width=80).stdout.splitlines()[1:]
+    assert len(paragraph) == 2
+    assert paragraph[1].rstrip().endswith("and then a little further.")
 
 
 @pytest.mark.usefixtures("rules")

@@ -60,12 +60,13 @@ def test_a_clean_bill_lists_what_was_checked_and_what_could_not_be() -> None:
     ("remedy", "write"),
     [
         ("optimizer = torch.optim.Adam(model.parameters())", "Write: optimizer = torch.optim.Adam(model.parameters())"),
-        ("# an order\nx = 1", "Write: x = 1"),
-        ("x = 1\ny = 2", "Write the 2 lines of findings[0].remedy."),
+        ("# an order\nx = 1", "Write:\n# an order\nx = 1"),
+        ("for p in model.parameters():\n    p.data *= 2\n", "Write:\nfor p in model.parameters():\n    p.data *= 2"),
+        ("# look at the labels", "Look at the labels."),
         ("", ""),
     ],
 )
-def test_a_remedy_of_one_line_is_quoted_and_a_longer_one_pointed_to(remedy: str, write: str) -> None:
+def test_a_remedy_is_quoted_whole(remedy: str, write: str) -> None:
     severe = diagnosis(findings=(replace(VANISHING, remedy=remedy), NOTE))
     assert severe.assessment().startswith("Severe (vanishing-gradient")
     assert severe.verdict() == f"{severe.assessment()} {write}".strip()

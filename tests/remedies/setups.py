@@ -96,6 +96,18 @@ def transformer() -> Setup:
     return setup(nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True).double(), [(x, x.flip(1))], F.mse_loss)
 
 
+def with_loud_attention() -> Setup:
+    own = transformer()
+    with torch.no_grad():
+        own.problem.model.get_parameter("self_attn.in_proj_weight").mul_(20)
+    return own
+
+
+def with_one_layer_twice() -> Setup:
+    twice = nn.Linear(4, 4)
+    return setup(network(twice, nn.Tanh(), twice, nn.Linear(4, CLASSES)), momentum=0.9, weight_decay=1e-3)
+
+
 def with_frozen_layer() -> Setup:
     model = network()
     model[0].requires_grad_(False)
@@ -120,6 +132,7 @@ SETUPS: dict[str, Callable[[], Setup]] = {
     "class-dimension": lambda: setup(network(nn.Linear(4, CLASSES), nn.LogSoftmax(0)), loss=F.nll_loss),
     "clip": lambda: setup(network()),
     "cross-entropy": lambda: setup(network(nn.Linear(4, CLASSES), nn.Softmax(-1)), loss=log_loss),
+    "decorrelate-inputs": lambda: setup(network(), table(50.0, 7.0)),
     "group-norm": lambda: setup(normalized_network()),
     "he-init": lambda: setup(network()),
     "larger-eps": lambda: setup(network(), make=Adam, eps=1e-16),
@@ -139,6 +152,7 @@ SETUPS: dict[str, Callable[[], Setup]] = {
     "nonlinearity": lambda: setup(network(nn.Linear(4, 6), nn.Linear(6, CLASSES))),
     "open-gates": lambda: setup(Recurrent(), sequences()),
     "orthogonal-init": lambda: setup(network()),
+    "own-layers": with_one_layer_twice,
     "pre-norm": transformer,
     "rate": lambda: setup(network()),
     "relu": lambda: setup(network(nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, CLASSES))),
@@ -147,6 +161,7 @@ SETUPS: dict[str, Callable[[], Setup]] = {
     "scale-targets": lambda: setup(network(nn.Linear(4, 1)), table(targets="numbers"), F.mse_loss),
     "sgd": lambda: setup(network(), make=Adam),
     "sigmoid-output": lambda: setup(network(nn.Linear(4, 1), nn.ReLU()), binary(), F.binary_cross_entropy),
+    "softer-attention": with_loud_attention,
     "unfreeze": with_frozen_layer,
     "usual-settings": lambda: setup(network(), make=Adam, eps=0.1, betas=(0.95, 0.5), maximize=True),
     "warm-up": lambda: setup(network()),

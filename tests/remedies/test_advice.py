@@ -9,6 +9,8 @@ from setups import start_of_arm, treated
 
 import wellcond as wc
 from benchmarks.verdicts.cases import CASES
+from benchmarks.verdicts.repair import repair_case
+from benchmarks.verdicts.repair_cases import REPAIRS
 from wellcond.remedies import Setup
 from wellcond.training.optimizers import largest_lr
 
@@ -16,7 +18,7 @@ ADVISED = {
     "iris-sigmoid": "logits",
     "houses-raw": "scale-inputs",
     "log-of-logits": "cross-entropy",
-    "xor-mae": "rate",
+    "adam-too-high": "rate",
     "bits-sigmoids": "relu",
     "strong-decay": "less-weight-decay",
     "broadcast-targets": "match-shapes",
@@ -49,3 +51,9 @@ def test_the_advice_of_the_first_finding_is_what_treat_applies(name: str) -> Non
     x, y = problem.batches[0]
     losses = [each.names["loss"](each.names["model"].eval()(x), y) for each in (script, arm)]
     torch.testing.assert_close(*losses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["large-biases", "dead-relus", "full-relus", "repeated-layer"])
+def test_lines_pasted_as_they_are_repair_the_network(name: str) -> None:
+    assert repair_case(REPAIRS[name])["outcome"] == "repaired"

@@ -59,6 +59,36 @@ def test_the_lines_do_what_treat_tries(name: str, is_rate_given: bool) -> None:
 
 @pytest.mark.parametrize("name", REMEDIES)
 @pytest.mark.filterwarnings("ignore:no normalization follows")
+def test_lines_run_where_a_script_has_these_names_alone(name: str) -> None:
+    own = SETUPS[name]()
+    script = Script(own)
+    assert set(script.names) == {"model", "loss", "loader", "optimizer", "torch", "nn", "wc"}
+    script.paste(lines_for(name, own, 0.01))
+    script.train()
+
+
+@pytest.mark.parametrize("name", ["match-shapes", "scale-targets"])
+def test_a_loss_may_be_wrapped_again(name: str) -> None:
+    own = SETUPS[name]()
+    script = Script(own)
+    for _ in range(2):  # somebody runs the cell of a notebook twice
+        script.paste(lines_for(name, own))
+    script.train()
+
+
+def test_predictions_are_in_the_units_of_the_targets() -> None:
+    own = SETUPS["scale-targets"]()
+    script = Script(own)
+    script.paste(lines_for("scale-targets", own))
+    x, y = script.names["loader"][0]
+    outputs = script.names["model"](x)
+    scaled = script.names["loss"](outputs, y)
+    std = torch.cat([y for _, y in own.problem.batches]).std(correction=0)
+    torch.testing.assert_close(scaled * std**2, F.mse_loss(script.names["predict"](x), y))
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+@pytest.mark.filterwarnings("ignore:no normalization follows")
 def test_lines_change_nothing_of_the_users(name: str) -> None:
     own = SETUPS[name]()
     model, optimizer = own.problem.model, own.optimizer

@@ -301,6 +301,41 @@ def test_weights_are_drawn_with_the_variance_of_the_name(name: str, variance: fl
         assert not drawn[0].bias.any()
 
 
+@pytest.mark.parametrize("name", ["he-init", "orthogonal-init", "zero-last"])
+def test_what_is_frozen_keeps_what_was_learned_before(name: str) -> None:
+    own = setup(model := network())
+    model[2].requires_grad_(False)
+    lines = lines_for(name, own)
+    assert '"2"' not in lines
+    assert (lines == "") is (name == "zero-last")
+    script = {"model": copy.deepcopy(model), "torch": torch, "nn": nn}
+    exec(lines, script)
+    assert torch.equal(script["model"][2].weight, model[2].weight)
+
+
+def test_a_layer_that_is_listed_twice_becomes_two() -> None:
+    shared = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    model = treated("own-layers", setup(network(shared, shared, nn.Linear(4, CLASSES)))).problem.model
+    assert len(list(model.parameters())) == 6
+    tied = network(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, CLASSES))
+    tied[1].weight = tied[0].weight
+    assert "set_submodule" in lines_for("own-layers", setup(tied))
+    assert lines_for("own-layers", setup(network())) == ""
+
+
+def test_an_embedding_and_its_decoder_stay_one() -> None:
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
+    model[1].weight = model[0].weight
+    tokens = torch.arange(5)
+    assert lines_for("own-layers", setup(model, [(tokens, tokens)])) == ""
+
+
+def test_whitened_features_have_one_variance_and_no_correlation() -> None:
+    model: Any = treated("decorrelate-inputs", setup(network(), batches := table(50.0, 7.0))).problem.model
+    x = model[0](torch.cat([x for x, _ in batches]))
+    torch.testing.assert_close(x.T @ x / len(x), torch.eye(4, dtype=x.dtype))
+
+
 def test_orthogonal_weights_are_and_seeds_draw_others() -> None:
     of = treated("orthogonal-init", setup(network()))
     weights = [next(start_of_arm(of, RATE, seed)[0].parameters()) for seed in (0, 1, 0)]

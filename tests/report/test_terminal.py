@@ -80,6 +80,14 @@ def test_code_is_never_wrapped_so_that_it_can_be_pasted() -> None:
     ]
 
 
+def test_advice_without_code_is_a_sentence() -> None:
+    finding = replace(AWKWARD.findings[0], remedy="# look at the labels next to their inputs")
+    shown = replace(AWKWARD, findings=(finding,))
+    for text in (printed(shown, 100), diagnosis_text(shown)):
+        assert "Look at the labels next to their inputs." in text
+        assert "# look" not in text
+
+
 @pytest.mark.parametrize(("count", "lines"), [(24, 24), (1000, 24)])
 def test_of_many_layers_the_extremes_are_printed_and_the_rest_counted(count: int, lines: int) -> None:
     worst = count // 2 + 1

@@ -208,6 +208,19 @@ def test_where_nothing_helps_it_says_so() -> None:
     result = short(problem, "rate", "adam", "bnp", optimizer=SGD(model.parameters(), 1e-3), steps=20)
     assert result.best is result.untreated
     assert result.verdict().startswith("None of these helps")
+    assert result.code == ""  # the rate stays what it was
+
+
+def test_targets_of_several_tensors_are_not_scaled_and_it_says_why() -> None:
+    model = seeded(lambda: nn.Linear(4, 2)).double()
+    x = normal(40, 4)
+    y = {"price": 300 + 50 * x.sum(1), "area": x[:, 0]}
+
+    def losses(h: Tensor, t: dict[str, Tensor]) -> Tensor:
+        return F.mse_loss(h[:, 0], t["price"]) + F.mse_loss(h[:, 1], t["area"])
+
+    result = short(wc.Problem(model, losses, [(x, y)]), "scale-targets", optimizer=SGD(model.parameters(), 0.1))
+    assert result.refused["scale-targets"].startswith("the targets are several tensors")
 
 
 def test_two_remedies_can_be_named_together() -> None:

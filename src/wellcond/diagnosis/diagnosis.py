@@ -174,16 +174,16 @@ class Diagnosis(Result):
     # in words
 
     def verdict(self) -> str:
-        """The assessment, and what to write: a remedy of one line as it is, or where a longer one is found."""
+        """The assessment, and the remedy of the worst finding: a sentence, a line of code, or a block below."""
         worst = self._worst()
-        lines = [] if worst is None else worst.remedy.strip().splitlines()
-        code = [line for line in lines if not line.lstrip().startswith("#")]
-        if not lines:
+        if worst is None or not worst.remedy:
             return self.assessment()
-        if not code:
-            return f"{self.assessment()} {_sentence(lines[0].lstrip('# '))}"
-        write = f"Write: {code[0]}" if len(code) == 1 else f"Write the {len(code)} lines of findings[0].remedy."
-        return f"{self.assessment()} {write}"
+        if worst.advice:
+            return f"{self.assessment()} {worst.advice}"
+        code = worst.remedy.strip("\n")
+        return (
+            "\n".join([f"{self.assessment()} Write:", code]) if "\n" in code else f"{self.assessment()} Write: {code}"
+        )
 
     def assessment(self) -> str:
         """The worst finding and where it is; or a clean bill, with what was checked and what could not be."""

@@ -30,7 +30,8 @@ class Finding:
         limits: Thresholds that these numbers were compared with, by name; drawn as lines across the rows.
         reason: Why it matters, in one sentence, and the theorem, section or measurement that the threshold comes from.
         treatment: Name of the remedy that `treat` tries for it, or "" if there is none that can be applied by itself.
-        remedy: The lines of code to write: those of the treatment, or advice of the rule's own.
+        remedy: The lines of code to write: those of the treatment, or of the rule's own. Where no code repairs it, a
+            comment that says what to look at.
         rows: The measured rows that the evidence comes from, one per layer that it is compared with.
         consequences: Other findings that this one explains.
         begins_here: Whether no other finding explains it, whatever the causal graph says of its rule: NaN in the data
@@ -54,6 +55,19 @@ class Finding:
     rows: tuple[Row, ...] = ()
     consequences: tuple[Finding, ...] = ()
     begins_here: bool = field(default=False, repr=False)
+
+    @property
+    def advice(self) -> str:
+        """What to look at, as a sentence, if the remedy has no code; otherwise "".
+
+        Example:
+            >>> Finding(rule="", severity="note", summary="", remedy="# look at the labels").advice
+            'Look at the labels.'
+        """
+        lines = self.remedy.strip().splitlines()
+        if not all(line.startswith("#") for line in lines):
+            return ""
+        return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (line.strip("# .") for line in lines))
 
     def __str__(self) -> str:
         where = f" at {self.layer}" if self.layer else ""

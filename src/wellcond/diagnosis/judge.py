@@ -94,7 +94,7 @@ def _failure(rule: Rule, error: Exception) -> Finding:
         summary=f"the rule {rule.name} ({rule.judge.__qualname__}) failed and says nothing here: {message}",
         evidence={"error": message},
         reason="A rule that fails is a fault of the rule, not of the network.",
-        remedy=f'wc.diagnose(problem, optimizer, ignore=("{rule.name}",))',
+        remedy=f"# leave it out by ignore=('{rule.name}',) of wc.diagnose",
     )
 
 

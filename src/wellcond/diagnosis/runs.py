@@ -1,8 +1,13 @@
-"""What findings show of a trial's runs: their losses as numbers and as curves, and the line that sets a rate."""
+"""What findings show of a trial's runs: their losses as numbers and as curves, and the lines that set a rate."""
 
 from __future__ import annotations
 
+from torch.optim import Optimizer
+
 from wellcond.diagnosis.trial_result import Attempt, Trial
+from wellcond.problem.loss.outputs import own_loss
+from wellcond.problem.problem import Problem
+from wellcond.remedies.optimizer_code import setting_rate
 from wellcond.results import Row
 from wellcond.results.quantities import TRAINED_LR, TRAINING_LOSS
 
@@ -33,6 +38,13 @@ def run_rows(trial: Trial, *attempts: Attempt) -> tuple[Row, ...]:
     return tuple(rows)
 
 
+def race_lr(problem: Problem, optimizer: Optimizer) -> str:
+    """The lines that race rates and set the one that wins, where a trial has not found a rate that is high enough."""
+    loss = "None" if problem.loss is own_loss else "loss"
+    race = f"rate = wc.suggest_lr(wc.Problem(model, {loss}, loader), optimizer).lr\n"
+    return race + setting_rate(optimizer).replace("{lr}", "rate")
+
+
 def set_lr(lr: float) -> str:
     """The line that sets the rate of all groups."""
-    return f'for group in optimizer.param_groups: group["lr"] = {lr:.2g}'
+    return f'for group in optimizer.param_groups:\n    group["lr"] = {lr:.2g}'

@@ -24,9 +24,13 @@ PLAIN_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 def affine_layers(model: nn.Module) -> dict[str, Any]:
-    """Linear and convolutional layers that own their weight, by name."""
+    """Linear and convolutional layers that own their weight, by name; frozen ones hold what was learned before."""
     layers = {name: layer for name, layer in weighted_layers(model).items() if is_affine(layer)}
-    return {name: layer for name, layer in layers.items() if isinstance(layer._parameters.get("weight"), Tensor)}
+    return {name: layer for name, layer in layers.items() if _is_trained(layer._parameters.get("weight"))}
+
+
+def _is_trained(weight: Any) -> bool:
+    return isinstance(weight, Tensor) and weight.requires_grad
 
 
 def last_layers(setup: Setup) -> list[str]:

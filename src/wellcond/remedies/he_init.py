@@ -7,7 +7,7 @@ from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup
 
 
-@remedy("he-init", "weights", rules=(*STARTS, "dying-neurons", "weight-domination"))
+@remedy("he-init", "weights", rules=(*STARTS, "dying-neurons", "full-neurons", "weight-domination"))
 def he_init(setup: Setup) -> Setup | None:
     """Draws the weights of linear and convolutional layers from N(0, 2/fan_in), biases zero (He et al. 2015).
 

@@ -10,7 +10,7 @@ from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup
 
 
-@remedy("logits", "output", rules=("output-loss-mismatch", "saturated-output"))
+@remedy("logits", "output", rules=("output-loss-mismatch", "saturated-output", "dying-neurons"))
 def logits(setup: Setup) -> Setup | None:
     """Takes off the last activations: a loss of logits, or of unbounded targets, needs the values before them.
 

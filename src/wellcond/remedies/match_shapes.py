@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from wellcond.remedies.loss_code import wrapped_loss
 from wellcond.remedies.loss_probe import first_batch
 from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup
 
-LINES = """\
-loss_of_one_shape = loss
-def loss(outputs, targets):
-    return loss_of_one_shape(outputs, targets.view_as(outputs))"""
+LINES = wrapped_loss("loss_of_one_shape", "loss_of_one_shape(outputs, targets.view_as(outputs))")
 
 
 @remedy("match-shapes", "shapes", rules=("output-loss-mismatch",))

@@ -10,18 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wellcond.errors import Unsupported
+from wellcond.network.calling import tensors_in
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
 from wellcond.remedies.batch_code import pairs_code
+from wellcond.remedies.loss_code import wrapped_loss
 from wellcond.remedies.loss_probe import first_batch, loss_at
 from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup
 from wellcond.remedies.standardized_data import is_standardized
 
-LINES = """\
-unscaled_loss = loss
-def loss(outputs, targets):  # predictions are model(inputs) * std + mean
-    return unscaled_loss(outputs, (targets - mean) / std)"""
+LINES = (
+    wrapped_loss("unscaled_loss", "unscaled_loss(outputs, (targets - mean) / std)")
+    + "\ndef predict(inputs):  # in the units of the targets\n    return model(inputs) * std + mean"
+)
+SEVERAL_TARGETS = (
+    "the targets are several tensors, and the loss compares each with outputs of its own: standardize them where the "
+    "data set is made."
+)
 
 
 @remedy("scale-targets", "targets", rules=("unscaled-target", "bad-initialisation"))
@@ -33,6 +40,9 @@ def scale_targets(setup: Setup) -> Setup | None:
     """
     targets = torch.cat([y.double().cpu() for y in _targets(setup.problem)] or [torch.zeros(0)])
     if not targets.numel() or not _depends_on_differences(setup):
+        _, first = first_batch(setup)
+        if not isinstance(first, Tensor) and any(each.is_floating_point() for each in tensors_in(first)):
+            raise Unsupported(SEVERAL_TARGETS)
         return None
     mean, std = targets.mean(0), targets.std(0, correction=0)
     std = torch.where(std > 1e-9 * (1 + mean.abs()), std, 1.0)

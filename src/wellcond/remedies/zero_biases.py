@@ -15,7 +15,8 @@ LARGEST_BIAS = 1.0
 LINES = """\
 for module in model.modules():
     if isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) and module.bias is not None:
-        nn.init.zeros_(module.bias)"""
+        if module.weight.requires_grad:
+            nn.init.zeros_(module.bias)"""
 
 
 @remedy("zero-biases", "biases", rules=("bad-initialisation",))

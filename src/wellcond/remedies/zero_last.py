@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from wellcond.remedies.drawn_weights import last_layers, with_weights
+from wellcond.remedies.drawn_weights import affine_layers, last_layers, with_weights
 from wellcond.remedies.remedy import remedy
 from wellcond.remedies.rewired import own_name
 from wellcond.remedies.setup import Setup
@@ -18,7 +18,7 @@ def zero_last(setup: Setup) -> Setup | None:
     answers. The layer's gradient is not zero, since its inputs are not, so it learns from the first step on.
     """
     last = [name for name in last_layers(setup) if own_name(name)]
-    if not last:
+    if not last or not set(last) <= affine_layers(setup.problem.model).keys():
         return None
 
     def zero(model: nn.Module) -> None:

@@ -59,7 +59,7 @@ def _described(name: str, explanation: str) -> dict[str, Any]:
 
 
 def _result(finding: Finding, rule: int, where: dict[str, Any], known: Collection[Place] | None) -> dict[str, Any]:
-    text = [_sentence(finding), finding.reason, finding.remedy]
+    text = [_sentence(finding), finding.reason, finding.advice or finding.remedy]
     result: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": rule,

@@ -103,7 +103,9 @@ def _show_finding(finding: Finding, console: Console, *, with_summary: bool) -> 
             _show_indented(line.append(f"  {strip.caption()}"), console)
         if finding.reason:
             _show_indented(Text.assemble(("why  ", "bold"), finding.reason), console)
-    if finding.remedy:
+    if finding.advice:
+        _show_indented(Text.assemble(("to do  ", "bold"), finding.advice), console)
+    elif finding.remedy:
         show_code(finding.remedy, console)
     shown, more = listed(finding.consequences)
     for each in shown:

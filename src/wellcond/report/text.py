@@ -89,7 +89,9 @@ def _finding_text(finding: Finding, *, is_quoted: bool) -> str:
             blocks = "".join(block for block, _ in strip.sparkline())
             lines.append(f"  {strip.title}  {blocks}  {strip.caption()}")
         lines += [_filled(f"why: {finding.reason}")] if finding.reason else []
-    if finding.remedy:
+    if finding.advice:
+        lines.append(_filled(f"to do: {finding.advice}"))
+    elif finding.remedy:
         lines.append(textwrap.indent(finding.remedy.strip("\n"), "      "))
     shown, more = listed(finding.consequences)
     lines += [_filled(f"→ {headline(each)} ({each.severity}): {clipped(each.summary)}", "    ") for each in shown]

@@ -172,7 +172,8 @@ class Comparison:
             return arm.name != UNTREATED, not arm.runs, final, screened
 
         arms = {arm.name: arm for arm in sorted(self.arms.values(), key=place)}
-        arms[UNTREATED] = replace(arms[UNTREATED], code=self._setup.code)
+        if self._optimizer is None:  # a race has found its rate; one that the user has chosen needs no line
+            arms[UNTREATED] = replace(arms[UNTREATED], code=self._setup.code)
         has_screening = any(arm.screened is not None for arm in arms.values())
         treatment = Treatment(
             arms,

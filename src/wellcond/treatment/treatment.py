@@ -84,7 +84,7 @@ class Treatment(Result):
 
     @property
     def code(self) -> str:
-        """The lines to write for the best arm at its learning rate; "" if no run finished."""
+        """The lines to write for the best arm at its learning rate; "" if nothing helps, or no run finished."""
         return "" if self.best is None else self.best.code.replace("{lr}", f"{self.best.best_lr:.3g}")
 
     def change(self, arm: Arm) -> Change | None:

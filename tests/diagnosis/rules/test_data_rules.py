@@ -20,7 +20,7 @@ def test_raw_pixels_are_divided_by_255() -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
     finding = findings(model, nn.CrossEntropyLoss(), (x, table()[1]))["unscaled-input"]
     assert finding.severity == "severe"
-    assert finding.remedy == "inputs = inputs / 255"
+    assert finding.advice == "Divide the inputs by 255 where the data set is made."
     assert severe(model, nn.CrossEntropyLoss(), (x / 255, table()[1])) == []
 
 

@@ -145,9 +145,10 @@ def _budget(text: str) -> Literal["fast", "full"] | float:
 
 def show_rule(name: str, console: Console) -> None:
     """Print what a rule looks for, what it explains, and what helps."""
-    text = explanation(name)
+    paragraphs = explanation(name).split("\n\n")
     console.print(Text(name, style="bold"))
-    console.print(Text(text))
+    # the terminal wraps lines itself: those of a docstring have another width
+    console.print(Text("\n\n".join(" ".join(each.split()) for each in paragraphs)))
     explains = sorted(CAUSES.get(name, ()))
     if explains:
         console.print(Text(f"\nIt explains {', '.join(explains)}.", style="dim"))

@@ -59,6 +59,6 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
             },
             reason="The slope of a softmax, p(1 − p), is almost zero there. The product of a query and a key of "
             "variance 1 has variance d, and needs the factor 1/√d.",
-            remedy="q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])\n"
-            "scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5",
+            treatment="softer-attention",
+            remedy="# divide the scores by √d in the attention's forward, and put a LayerNorm on queries and keys",
         )

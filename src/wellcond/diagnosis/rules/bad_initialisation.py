@@ -87,10 +87,10 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         f"(log {classes} is {number(math.log(classes))}); the outputs have an RMS of {number(output.rms)}.",
         evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
         reason="A network that knows nothing yet should give every class the same probability, at a loss of log C.",
-        treatment="zero-last",
-        remedy=f"with torch.no_grad():\n    model.get_submodule({name!r}).weight *= {1 / output.rms:.2g}"
+        treatment="zero-last" if name == last else "he-init",
+        remedy=f"for p in model.get_submodule({name!r}).parameters():\n    p.data /= {output.rms:.2g}"
         if output.rms > 1
-        else "",
+        else "# compare the outputs with the labels: they are small, and yet sure of a wrong answer",
     )
 
 

@@ -113,9 +113,7 @@ def modes_differ(evidence: Evidence) -> Iterator[Finding]:
         },
         reason="Running statistics are averages of the batches' own. A gap means small batches, a momentum that is "
         "too low, or weights that change faster than the statistics.",
-        remedy="for m in model.modules():\n"
-        "    if isinstance(m, torch.nn.modules.batchnorm._BatchNorm): m.reset_running_stats()\n"
-        "model.train()\nwith torch.no_grad():\n    for inputs, _ in loader: model(inputs)",
+        remedy="torch.optim.swa_utils.update_bn(loader, model)  # the running statistics anew",
     )
 
 

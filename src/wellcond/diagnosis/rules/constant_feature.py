@@ -45,7 +45,7 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
             "constant.",
             evidence={"examples": float(inspection.examples)},
             reason="A network cannot distinguish inputs that do not differ.",
-            remedy="print(inputs.std(0))  # zero: look at what the data set returns",
+            remedy="# look at what the data set returns: every example has the same inputs",
         )
         return
     for fact in inspection.inputs:
@@ -63,7 +63,7 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
             evidence={"constant features": float(len(constant)), "features": float(fact.features)},
             reason="A feature that never varies only adds a constant to the first layer, which has a bias for that.",
             treatment="scale-inputs",
-            remedy=f"varies = x.std(0) > 0  # x: all training {fact.name}\n{fact.name} = {fact.name}[:, varies]",
+            remedy=f"# drop these features of the {fact.name} where the data set is made",
         )
 
 

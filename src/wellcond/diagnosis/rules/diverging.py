@@ -52,9 +52,9 @@ def goes_uphill(evidence: Evidence) -> Iterator[Finding]:
         reason="Along −∇L the loss falls at every rate that is low enough; a rise in proportion to the rate is a step "
         "along +∇L.",
         treatment="usual-settings" if maximizes else "",
-        remedy="optimizer = type(optimizer)(model.parameters(), lr=lr)  # without maximize=True"
+        remedy="# make the optimizer without maximize=True"
         if maximizes
-        else "p -= lr * p.grad  # minus; and the loss must be one to minimize: does it fall as the fit improves?",
+        else "# check two signs: a step is minus the rate times the gradient, and the loss falls as the fit improves",
         rows=run_rows(trial, fast, slow),
     )
 

@@ -33,6 +33,7 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
     if inspection is None:
         return
     last = inspection.signals[-1] if inspection.signals else None
+    has_learned = evidence.trial is not None and evidence.trial.has_learned
     for signal in inspection.signals:
         if signal.kind not in RECTIFIERS or signal.rows < ENOUGH_ROWS.at or signal.not_finite:
             continue
@@ -52,8 +53,8 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
             limits=SHARE.limits(),
             reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure "
             "XIII).",
-            treatment="" if signal is last else "leaky-relu",
-            remedy="return x  # the outputs of the last layer, without a ReLU"
+            treatment="logits" if signal is last else "leaky-relu" if has_learned else "he-init",
+            remedy="# leave out the ReLU after the last layer"
             if signal is last
-            else f"nn.LeakyReLU(0.01)  # after {signal.name}; with a smaller rate and inputs of mean 0",
+            else f"# put a leaky ReLU after {signal.name}, and train at a smaller rate on inputs of mean 0",
         )

@@ -59,5 +59,5 @@ def _finding(evidence: Evidence, name: str, ratio: float, summary: str, limits: 
         limits=limits,
         reason="Every layer or step multiplies a gradient by its mean-field χ; a product of factors above 1 explodes.",
         treatment="clip",
-        remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step(); or smaller weights",
+        remedy="# start from smaller weights: the gradient is not finite, and clipping cannot help",
     )

@@ -47,5 +47,5 @@ def full_neurons(evidence: Evidence) -> Iterator[Finding]:
                 evidence={"full units": float(signal.full.sum()), "units": float(signal.units)},
                 limits=SHARE.limits(),
                 reason="A ReLU that is always on is the identity (huang2020, figure XIII).",
-                treatment="batchnorm",
+                treatment="batchnorm" if evidence.trial is not None and evidence.trial.has_learned else "he-init",
             )

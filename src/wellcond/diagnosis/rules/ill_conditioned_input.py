@@ -49,7 +49,7 @@ def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
             reason="The rate is limited by the largest eigenvalue of Σx, and progress by the others (huang2020, "
             "section 3.1).",
             treatment="scale-inputs",
-            remedy="inputs = inputs - mean  # of the training set, by feature",
+            remedy="# subtract the mean of the training set from every feature where the data set is made",
         )
 
 
@@ -83,6 +83,6 @@ def collinear_features(evidence: Evidence) -> Iterator[Finding]:
         },
         reason="Features that are nearly multiples of each other, such as powers, have a Σx of large condition "
         "number, and the error along an eigenvector shrinks by 1 − lr·λ per step (huang2020, section 3.1).",
-        remedy="u, s, v = torch.linalg.svd(x - x.mean(0), full_matrices=False)  # x: all training inputs\n"
-        "inputs = (inputs - x.mean(0)) @ v.T / s * len(x) ** 0.5  # or fewer, orthogonal features",
+        treatment="decorrelate-inputs",
+        remedy="# use differences of the features that are alike in their place, or their principal components",
     )

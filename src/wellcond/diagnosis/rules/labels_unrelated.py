@@ -71,5 +71,5 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
         },
         reason="Targets that can be learned from inputs are similar for neighbors; shuffled or sorted targets are "
         "not. The usual cause is an index that shuffles or sorts one of the two.",
-        remedy="order = torch.randperm(len(x)); x, y = x[order], y[order]  # one order for both",
+        remedy="# look at some inputs next to their labels: are both in one order, and shuffled by one index?",
     )

@@ -14,6 +14,7 @@ from wellcond.diagnosis.runs import run_numbers, run_rows, set_lr
 from wellcond.diagnosis.severity import network_has_learned
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
+from wellcond.remedies.loss_code import wrapped_loss
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR, TRAINING_LOSS
 from wellcond.training.optimizers import nonzero_lr
@@ -102,9 +103,9 @@ def _too_high(evidence: Evidence, trial: Trial, own: Attempt, lower: Attempt, wh
         reason="Beyond 2(1+μ)/λ_max gradient descent overshoots along the sharpest direction; Adam's first steps, "
         "whose size is the rate itself whatever the gradient, overshoot too. Both runs saw the same batches.",
         treatment="" if count else "rate",
-        remedy=f"loss = criterion(outputs, targets) / {count}  # the mean over the batch, at the same rate"
+        remedy=wrapped_loss("summed_loss", f"summed_loss(outputs, targets) / {count}  # the mean, at the same rate")
         if count
-        else f"{set_lr(lower.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
+        else f"{set_lr(lower.lr)}  # wc.suggest_lr finds the best one",
         rows=run_rows(trial, own, lower),
     )
 
@@ -170,8 +171,7 @@ def without_warm_up(evidence: Evidence) -> Iterator[Finding]:
         reason="A LayerNorm after every sum passes each layer's change on in full, so those of Adam's first steps add "
         "up (Xiong et al. 2020).",
         treatment="warm-up",
-        remedy="nn.TransformerEncoderLayer(…, norm_first=True)  # or a warm-up:\n"
-        "scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=1000)",
+        remedy="# let the rate rise over the first thousand steps, or put the norms before attention and feed-forward",
     )
 
 

@@ -9,7 +9,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.reading import are_fresh, in_order, is_trained, layers_of, listed
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.runs import run_numbers, run_rows, set_lr
+from wellcond.diagnosis.runs import race_lr, run_numbers, run_rows, set_lr
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
 from wellcond.results import Row, number
@@ -92,8 +92,8 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
         | ({"stability limit": limit} if limit < math.inf else {}),
         reason="The error along a direction of curvature λ shrinks by 1 − lr·λ per step, so a rate a thousand times "
         "below the limit 2(1+μ)/λ_max needs a thousand times the steps. Both runs saw the same batches.",
-        treatment="rate",
-        remedy=f"{set_lr(best.lr)}  # wc.suggest_lr(problem, optimizer) finds the best one",
+        treatment="" if best is max(higher, key=lambda each: each.lr) else "rate",
+        remedy=race_lr(evidence.problem, evidence.optimizer),
         rows=run_rows(trial, own, best),
     )
 
@@ -163,6 +163,6 @@ def zero_rate(evidence: Evidence) -> Iterator[Finding]:
         evidence={"lr": 0.0},
         reason="θ ← θ − lr·g with lr = 0 leaves θ unchanged.",
         treatment="rate",
-        remedy=f"{set_lr(1e-3)}  # and check the schedule: print(scheduler.get_last_lr())",
+        remedy=f"{set_lr(1e-3)}  # and look at the schedule that made it so low",
         rows=(Row(None, "", LR, 0.0, "lr"),),
     )

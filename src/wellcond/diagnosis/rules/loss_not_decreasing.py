@@ -86,7 +86,7 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         else "Any sound network can fit eight examples; one that cannot gets no gradient that distinguishes them.",
         remedy="# compare the order of examples and dimensions after each layer, and what the loss compares with what"
         if is_lost
-        else "wc.suggest_lr(problem, optimizer)  # if no rate helps, the fault is in the model, the loss or the data",
+        else "# look at the model's forward, the loss and the labels: the rate is not what is wrong",
         rows=run_rows(trial, *(() if own is None else (own,))),
     )
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import nn
+
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
@@ -35,7 +37,6 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     is_turned = getattr(module, "batch_first", True) is False
     are_statistics = mixing.is_symmetric and not is_turned
     is_lost = is_turned or (evidence.trial is not None and not evidence.trial.trains)
-    call = f"nn.{type(module).__name__}(…, batch_first=True)" if is_turned else "print(x.shape)"
     yield Finding(
         rule="mixed-examples",
         layer=mixing.layer,
@@ -49,7 +50,10 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
         "BatchNorm."
         if are_statistics
         else "The loss of example i must depend on input i alone: one dimension has been taken for another.",
-        remedy="x = self.norm(x)  # an nn.BatchNorm1d, which keeps running statistics for use"
+        remedy="# use a BatchNorm for statistics over the batch: it keeps running ones for use"
         if are_statistics
-        else f"{call}  # which dimension counts the examples?",
+        else f"model.get_submodule({mixing.layer!r}).batch_first = True"
+        if is_turned and isinstance(module, (nn.RNNBase, nn.MultiheadAttention))
+        else f"# look at what {mixing.layer or 'the model'} takes: one of its dimensions counts the examples, and is "
+        "used for another",
     )

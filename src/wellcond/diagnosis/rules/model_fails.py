@@ -16,9 +16,7 @@ def model_fails(evidence: Evidence) -> Iterator[Finding]:
     inspection = evidence.inspection
     if inspection is None or not inspection.forward_error:
         return
-    remedy = "for inputs, _ in loader: model(inputs)  # the first that fails; then print(inputs.shape, inputs.dtype)"
-    if isinstance(evidence.problem.loss, TrainingStep):
-        remedy = "for batch in loader: training_step(model, batch)  # the first that fails; then print(batch)"
+    called = "training step" if isinstance(evidence.problem.loss, TrainingStep) else "model"
     yield Finding(
         rule="model-fails",
         severity="severe",
@@ -26,5 +24,6 @@ def model_fails(evidence: Evidence) -> Iterator[Finding]:
         summary=f"the model fails on its data: {inspection.forward_error.rstrip('.')}.",
         evidence={"examples that passed": float(sum(fact.shape[0] for fact in inspection.outputs[:1]))},
         reason="A batch does not fit the model in shape, type or range, or forward() raises after some calls.",
-        remedy=remedy,
+        remedy=f"# pass the batches through the {called} one by one, and look at shape and range of the first that "
+        "fails",
     )

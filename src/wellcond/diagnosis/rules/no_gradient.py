@@ -27,7 +27,6 @@ from wellcond.diagnosis.reading import (
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Threshold
 from wellcond.results import number
-from wellcond.training.optimizers import current_lr
 
 UNUSED = Threshold(
     "share of all weights that are called and get no gradient", 0.0, 0.1,
@@ -56,7 +55,7 @@ def loss_without_graph(evidence: Evidence) -> Iterator[Finding]:
         evidence={"loss": inspection.loss},
         reason="The graph between the weights and the loss is cut: by detach(), .data, no_grad(), argmax, round or "
         "NumPy.",
-        remedy="print(outputs.requires_grad, loss.requires_grad)  # the first that is False comes after the cut",
+        remedy="# look for the first tensor in forward or the loss whose requires_grad is False: there is the cut",
     )
 
 
@@ -96,7 +95,7 @@ def _unused(inspection: Inspection, called: list[Weight], weights: list[Weight])
         f"{'them' if len(layers) > 1 else 'it'}: the result is not used, or cut off.",
         evidence={"share of weights": share, "layers without a gradient": float(len(layers))},
         reason="A weight without a gradient stays as it was initialized: its output is never added, or detached.",
-        remedy=f"x = x + {layers[0].rpartition('.')[0] or 'self.branch'}(x)  # use what it returns, without detach()",
+        remedy=f"# use what {layers[0].rpartition('.')[0] or layers[0]} returns in forward, without a detach()",
     )
 
 
@@ -113,7 +112,7 @@ def _under_no_grad(model: nn.Module, cut: list[Weight], weights: list[Weight]) -
         summary=f"{listed(layers)}, {share:.0%} of all weights{state}, run under no_grad and are not trained.",
         evidence={"share of weights": share},
         reason="Nothing that is computed under no_grad gets a gradient, even if the optimizer holds it.",
-        remedy=f"model.{layers[0]}.requires_grad_(False)  # if it is intended; otherwise remove the no_grad()",
+        remedy=f"# take {layers[0]} out of the no_grad(), or out of the optimizer if it is fixed on purpose",
     )
 
 
@@ -130,7 +129,7 @@ def _never_called(idle: list[Weight], weights: list[Weight]) -> Finding:
         summary=f"{listed(layers)}, {share:.0%} of all weights, {'are' if len(layers) > 1 else 'is'} never called.",
         evidence={"share of weights": share, "layers never called": float(len(layers))},
         reason="A layer that forward() leaves out is not trained.",
-        remedy=f"x = self.{layers[0]}(x)  # in forward(), or delete it",
+        remedy=f"# call {layers[0]} in forward, or delete it",
     )
 
 
@@ -165,8 +164,7 @@ def not_held(evidence: Evidence) -> Iterator[Finding]:
         evidence={"share of parameters": share, "held, of another model": float(inspection.held_elsewhere)},
         reason="An optimizer moves the parameters it was created with, and none that were added or exchanged since.",
         treatment="unfreeze",
-        remedy=f"optimizer = torch.optim.{type(optimizer).__name__}(model.parameters(), "
-        f"lr={current_lr(optimizer.param_groups[0]):g})  # after the model is complete",
+        remedy="# make the optimizer over model.parameters() once the model is complete",
     )
 
 
@@ -198,7 +196,7 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
             evidence={"frozen weights": float(len(fixed))},
             reason="Scales and shifts alone cannot fit what random features do not contain.",
             treatment="unfreeze",
-            remedy="model.requires_grad_(True)  # or at least the last layer's",
+            remedy="model.requires_grad_()",
         )
     elif len(weights) > 1 and weights[-2].is_trainable and not (last := weights[-1]).is_trainable:
         yield Finding(
@@ -210,7 +208,7 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
             evidence={"frozen weights": float(len(fixed))},
             reason="The outputs remain a fixed combination of the features, which the new task did not choose.",
             treatment="unfreeze",
-            remedy=f"model.{last.layer}.requires_grad_(True)",
+            remedy=f"model.get_submodule({last.layer!r}).requires_grad_()",
         )
     elif fresh := _fresh_before_trained(evidence.problem.model, weights):
         share, names = _share(fresh, weights), layers_of(fresh)
@@ -259,7 +257,7 @@ def not_registered(evidence: Evidence) -> Iterator[Finding]:
         f"{list(shapes[0])}: no optimizer created from model.parameters() moves them.",
         evidence={"tensors": float(len(shapes)), "shape of the first": str(list(shapes[0]))},
         reason="Modules in a plain list or dict are not registered.",
-        remedy="self.layers = nn.ModuleList(layers)  # instead of a list; nn.Parameter(t) for a tensor",
+        remedy="# keep layers in an nn.ModuleList, not in a list, and a tensor of one's own as an nn.Parameter",
     )
 
 
@@ -289,5 +287,5 @@ def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
         f"is {number(inspection.loss or 0.0)}.",
         evidence={"loss": inspection.loss or 0.0, "share of parameters": share},
         reason="A step, round(), sign() or a comparison has slope zero everywhere, so no gradient passes through it.",
-        remedy="print(torch.autograd.grad(loss, outputs))  # zero: it is the loss; otherwise an operation of the model",
+        remedy="# put a smooth function in place of the step, round, sign or comparison in forward or the loss",
     )

@@ -48,7 +48,7 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
         evidence=_probes(evidence) | {"layers": float(len(layers))},
         reason="A product of matrices is a matrix: depth without a nonlinearity adds nothing that can be represented.",
         treatment="nonlinearity",
-        remedy=f"x = torch.relu({layers[0].name}(x))  # after every layer but the last",
+        remedy="# put a ReLU after every layer but the last",
     )
 
 

@@ -20,7 +20,7 @@ from wellcond.diagnosis.trial_result import FALLING
 from wellcond.problem.not_finite import LayerOutput, first_not_finite
 from wellcond.results import number
 
-OVERFLOW = "model.float()  # or torch.autocast, which keeps what overflows half precision (65504) in float32"
+OVERFLOW = "# keep weights and inputs in float32, and use torch.autocast: half precision ends at 65504"
 
 
 @rule("non-finite")
@@ -63,7 +63,7 @@ def _in_data(evidence: Evidence) -> Finding | None:
     facts = [(fact.name, fact.not_finite) for fact in (*inspection.inputs, *inspection.targets)]
     if (origin := first_not_finite(facts, [], [])) is None:
         return None
-    remedy = f"{origin.name} = torch.nan_to_num({origin.name})  # or drop those rows"
+    remedy = f"# drop the rows of the {origin.name} that are not finite where the data set is made, or fill them in"
     return _finding("", origin.sentence, {"values": float(origin.amount)}, remedy, begins_here=True)
 
 
@@ -138,7 +138,7 @@ def _in_loss(evidence: Evidence) -> Finding | None:
         numbers["smallest argument"] = output.log_low
         what = "0" if output.log_low == 0 else f"{number(output.log_low)}, which is negative"
         summary = f"the loss is {inspection.loss}: it takes the logarithm of {what}, although all outputs are finite."
-        remedy = "loss = torch.nn.CrossEntropyLoss()  # on logits; or torch.log(p.clamp_min(1e-8))"
+        remedy = "# use a loss of logits, such as nn.CrossEntropyLoss, or clamp what goes into the logarithm"
         return _finding("", summary, numbers, remedy, "cross-entropy")
     summary = f"the loss is {inspection.loss} although all outputs are finite: it arises in the loss itself."
     return _finding(
@@ -182,7 +182,7 @@ def not_finite_after_steps(evidence: Evidence) -> Iterator[Finding]:
             evidence={"eps": epsilon, "smallest number": least, "step": float(at), "first such parameter": name},
             reason="Adam divides by √v + ε in the precision of the parameter.",
             treatment="larger-eps",
-            remedy='for group in optimizer.param_groups: group["eps"] = 1e-4  # or float32 weights, and autocast',
+            remedy='for group in optimizer.param_groups:\n    group["eps"] = 1e-4',
         )
         return
     lowest = min((each.lr for each in trial.attempts), default=trial.own.lr)
@@ -196,7 +196,7 @@ def not_finite_after_steps(evidence: Evidence) -> Iterator[Finding]:
         evidence={"loss before": trial.loss, "step": float(at), "lowest lr tried": lowest},
         reason="A loss that no rate keeps finite has a logarithm, a division or a root at the end of its range, or "
         "overflows.",
-        remedy="torch.autograd.set_detect_anomaly(True)  # names the operation in the next backward pass",
+        remedy="# train under torch.autograd.set_detect_anomaly(True), which names the operation",
     )
 
 

@@ -44,7 +44,7 @@ def odd_settings(evidence: Evidence) -> Iterator[Finding]:
             evidence={"value": value},
             reason=reason,
             treatment="larger-eps" if value <= SMALL_EPSILON.warn else "usual-settings",
-            remedy=f"for group in optimizer.param_groups: {write}",
+            remedy=f"for group in optimizer.param_groups:\n    {write}",
         )
 
 

@@ -17,6 +17,7 @@ from wellcond.diagnosis.inspection.outputs import OutputFacts
 from wellcond.diagnosis.reading import last_layer, outputs_of, vanishes_at_targets
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.remedies.loss_code import wrapped_loss
 from wellcond.results import number
 
 OUTSIDE = Threshold(
@@ -53,6 +54,8 @@ CALLS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"
 LOGIT_LOSSES = {"cross-entropy": "cross_entropy", "bce-logits": "binary_cross_entropy_with_logits"}
 PROBABILITIES = (("Softmax",), ("LogSoftmax",), ("Sigmoid",), ("LogSigmoid",))
 SQUASHERS = (("Relu",), ("Sigmoid",), ("Tanh",), ("Softmax",))
+BYTE = 255
+"""The largest value of a mask that is stored as bytes."""
 MAY_BE_PROBABILITIES = ("Sigmoid", "Softmax", "Clamp", "Mul", "Div", "Exp", "Mean", "Add")
 """Last operations whose results may lie in [0, 1]."""
 
@@ -110,7 +113,7 @@ def squashed_logits(evidence: Evidence) -> Iterator[Finding]:
         f"the model ends in a {call}, but {loss} takes logits and applies its own, {least}.",
         f"Logits between {number(low)} and {number(high)} keep the probabilities away from 0 and 1, and the gradient "
         f"is multiplied by the slope of the {call} once more.",
-        f"return x  # the logits, without the {call}; apply it where you predict",
+        f"# return the logits, without the {call}, and apply it where you predict",
         treatment="logits",
         least_possible_loss=floor,
     )
@@ -124,7 +127,7 @@ def _squashed_twice(inspection: Inspection, output: OutputFacts) -> Finding:
         f"the model ends in a {before} followed by a {last}, so its logits are "
         + ("never below zero." if before == "ReLU" else "bounded."),
         "No probability can fall below that of equal logits, and where a ReLU is off nothing is learned.",
-        f"x = F.{last}(self.out(x)) if you need probabilities  # without the {before}",
+        f"# leave out the {before} before the {last}",
         treatment="logits",
         layer=next((s.name for s in reversed(inspection.signals) if s.is_weighted), ""),
     )
@@ -152,9 +155,7 @@ def broadcast(evidence: Evidence) -> Iterator[Finding]:
         f"outputs of shape {list(output.shape)} meet targets of shape {list(output.target_shape or ())}, and the loss "
         f"broadcasts them: it is {number(output.loss)} instead of {number(output.reshaped_loss)}.",
         "Every output is compared with the targets of all examples, and the best output for that is their mean.",
-        "loss = criterion(outputs.squeeze(-1), targets)"
-        if len(output.shape) > len(output.target_shape or ())
-        else "loss = criterion(outputs, targets.squeeze(-1))",
+        "# bring outputs and targets into one shape before the loss",
         treatment="match-shapes",
         layer="",
         loss_in_one_shape=output.reshaped_loss,
@@ -183,7 +184,12 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
             f"{'probabilities' if tail == 'Softmax' else source}, {range_}.",
             "It is minus the output of the right class: without a log_softmax nothing keeps it from falling for ever, "
             "or makes the other classes less likely.",
-            "loss = torch.nn.CrossEntropyLoss()  # on the raw outputs, or: return F.log_softmax(x, dim=1)",
+            "# return log-probabilities: a log_softmax in place of the softmax"
+            if tail == "Softmax"
+            else wrapped_loss(
+                "loss_of_logs",
+                f"loss_of_logs(nn.functional.log_softmax(outputs, {1 if output.loss_kind == 'nll' else -1}), targets)",
+            ),
             lowest_output=output.low,
             highest_output=output.high,
         )
@@ -193,7 +199,7 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
             output,
             f"binary_cross_entropy takes probabilities and gets {source}, {range_}.",
             "It clamps the logarithm of 0 at −100, and raises outside of [0, 1].",
-            "loss = torch.nn.BCEWithLogitsLoss()  # on the raw outputs",
+            "# use nn.BCEWithLogitsLoss on the raw outputs",
             treatment="sigmoid-output",
             lowest_output=output.low,
             highest_output=output.high,
@@ -207,8 +213,8 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
                 output,
                 f"the loss takes the logarithm of {what}: {source}, {range_}.",
                 "log 0 is −∞, that of a negative number NaN, and what is clamped gets no gradient.",
-                "loss = torch.nn.CrossEntropyLoss()  # on the raw outputs; BCEWithLogitsLoss() for one output",
-                treatment="cross-entropy",
+                "# use nn.CrossEntropyLoss on the raw outputs, or nn.BCEWithLogitsLoss for one output",
+                treatment="sigmoid-output" if output.shape == output.target_shape else "cross-entropy",
                 lowest_argument=output.log_low,
                 clamped=share,
             )
@@ -237,7 +243,7 @@ def wrong_dimension(evidence: Evidence) -> Iterator[Finding]:
             output,
             "cross_entropy over one class is 0 whatever the output: there is nothing to learn from.",
             "The probability of the only class is 1.",
-            "loss = torch.nn.BCEWithLogitsLoss()  # or one output per class",
+            "# use nn.BCEWithLogitsLoss with labels 0 and 1, or one output per class",
         )
         return
     if output.tail[:1] not in (("Softmax",), ("LogSoftmax",)) or output.tail_dim is None:
@@ -253,7 +259,7 @@ def wrong_dimension(evidence: Evidence) -> Iterator[Finding]:
             output,
             f"the {call} goes over one unit, so every output is {'0' if call == 'log_softmax' else '1'}.",
             "e^x / e^x is 1 whatever x is, so its gradient is zero.",
-            "return x  # the logit, with torch.nn.BCEWithLogitsLoss()",
+            "# return the logit, and use nn.BCEWithLogitsLoss",
             treatment="sigmoid-output",
         )
     elif dim != expected and len(output.shape) > 1 and dim == 0:
@@ -262,7 +268,7 @@ def wrong_dimension(evidence: Evidence) -> Iterator[Finding]:
             output,
             f"the {call} goes over dimension {dim}, the {size} examples of the batch, instead of dimension {expected}.",
             "The probabilities of an example then depend on the others in its batch, and do not add up to one.",
-            f"x = F.{call}(x, dim={expected})",
+            f"# take the {call} over dim={expected}, the classes",
             treatment="class-dimension",
             dimension=float(dim),
         )
@@ -290,7 +296,7 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
             f"reach of the {call} that the model ends in.",
             "A target that the last operation cannot reach is never learned, and its gradient vanishes close to the "
             "limit.",
-            f"return x  # without the {call}; or scale the targets into its range",
+            f"# leave out the {call} at the end, or scale the targets into its range",
             treatment="logits",
             severity="severe" if OUTSIDE.is_severe(output.share_outside) else "warning",
             share_of_targets_outside=output.share_outside,
@@ -301,7 +307,9 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
             output,
             f"a binary cross-entropy takes targets in [0, 1], and these go from {number(low)} to {number(high)}.",
             "Outside of [0, 1] it is not a likelihood and falls without a bound.",
-            "targets = (targets > 0).float()  # labels −1 and 1 as 0 and 1; cross_entropy for more classes",
+            wrapped_loss("loss_of_shares", "loss_of_shares(outputs, (targets > 0).to(outputs.dtype))")
+            if low < 0 or high == BYTE
+            else "# use labels 0 and 1, or nn.CrossEntropyLoss for more classes",
             layer="",
             lowest_target=low,
             highest_target=high,
@@ -323,7 +331,7 @@ def loss_fails(evidence: Evidence) -> Iterator[Finding]:
         summary=f"the loss cannot be computed: {inspection.loss_error}.",
         evidence={} if output is None else {"outputs": str(output.shape), "targets": str(output.target_shape)},
         reason="Its outputs and targets do not fit in shape, type or range.",
-        remedy="print(outputs.shape, outputs.dtype, outputs.min(), outputs.max(), targets.shape, targets.dtype)",
+        remedy="# compare shape, type and range of outputs and targets with what the loss takes",
     )
 
 
@@ -373,7 +381,7 @@ def turned_by_a_view(evidence: Evidence) -> Iterator[Finding]:
         "position end up in several.",
         evidence={"shape before": str(list(before)), "shape after": str(list(after))},
         reason="view and reshape move no numbers; only transpose and permute reorder dimensions.",
-        remedy=f"x = x.permute({', '.join(map(str, _order(before, after)))})  # instead of "
+        remedy=f"# write x.permute({', '.join(map(str, _order(before, after)))}) in place of "
         f"x.view({', '.join(map(str, after))})",
     )
 
@@ -406,7 +414,7 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
             output,
             f"the loss of perfect outputs, {number(perfect)}, exceeds that of the best constant, {number(constant)}.",
             "Minimizing it makes the outputs worse: is there a minus sign too many, or one missing?",
-            "loss = -loss",
+            wrapped_loss("reward", "-reward(outputs, targets)"),
             layer="",
             loss_of_right_outputs=perfect,
         )

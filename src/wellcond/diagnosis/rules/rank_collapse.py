@@ -11,6 +11,7 @@ from wellcond.diagnosis.reading import is_embedding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.network.norms import is_norm
 from wellcond.results import number
 from wellcond.results.quantities import VARIATION
 
@@ -48,6 +49,6 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
                 limits=SIMILARITY.limits(),
                 reason="No later layer can distinguish examples that one layer maps to one point (the ordered phase "
                 "of mean-field theory).",
-                treatment="he-init",
+                treatment="he-init" if any(map(is_norm, evidence.problem.model.modules())) else "batchnorm",
             )
             return

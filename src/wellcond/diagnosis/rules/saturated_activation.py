@@ -47,7 +47,5 @@ def saturated_activation(evidence: Evidence) -> Iterator[Finding]:
             limits=SHARE.limits(),
             reason="A gradient is multiplied by the slope, so little of it gets through.",
             treatment="batchnorm",
-            remedy=f"nn.Sequential(model.{signal.name}, nn.BatchNorm1d({signal.units}), "
-            f"nn.{signal.kind.capitalize()}())"
-            "  # or smaller weights, or scaled inputs",
+            remedy=f"# start {signal.name} from smaller weights, or scale its inputs",
         )

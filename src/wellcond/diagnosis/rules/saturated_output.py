@@ -63,8 +63,7 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
         },
         reason="A sigmoid multiplies gradients by p(1 − p): confident wrong answers get almost no gradient.",
         treatment="zero-last",
-        remedy="# smaller logits: a smaller last layer, or logits and a loss that takes them\n"
-        "loss = torch.nn.BCEWithLogitsLoss()",
+        remedy="# start from a smaller last layer, or return logits and use a loss that takes them",
     )
 
 

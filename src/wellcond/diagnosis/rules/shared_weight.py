@@ -50,6 +50,6 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
             "different things.",
             evidence={"shape": str(list(w.shape)), "shared with": listed(others)},
             reason="Their gradients add up in one tensor. Only an embedding and its decoder usually share on purpose.",
-            remedy=f"{others[0]} = copy.deepcopy({w.layer})  # a layer of its own; [make() for _ in …], not [layer] "
-            "* n",
+            treatment="own-layers",
+            remedy="# make a layer for each place: [make() for _ in range(n)], not [layer] * n",
         )

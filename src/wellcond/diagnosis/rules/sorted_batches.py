@@ -6,6 +6,9 @@ Wrong: `DataLoader(dataset, 64)` on data sorted by label. Right: `DataLoader(dat
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
@@ -65,5 +68,15 @@ def sorted_batches(evidence: Evidence) -> Iterator[Finding]:
             evidence=dict(numbers),
             reason="Every step then unlearns the other classes: the gradient of a batch does not estimate that of "
             "all data.",
-            remedy="loader = DataLoader(dataset, batch_size=batch_size, shuffle=True)",
+            remedy=_shuffled(evidence.problem.loader),
         )
+
+
+def _shuffled(loader: Any) -> str:
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        return "# shuffle the examples before they are put into batches"
+    return """\
+loader = torch.utils.data.DataLoader(
+    loader.dataset, loader.batch_size, shuffle=True, num_workers=loader.num_workers, collate_fn=loader.collate_fn,
+    pin_memory=loader.pin_memory, drop_last=loader.drop_last,
+)"""

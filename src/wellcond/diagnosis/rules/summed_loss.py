@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
+from wellcond.remedies.loss_code import wrapped_loss
 
 
 @rule("summed-loss")
@@ -34,5 +35,5 @@ def summed_loss(evidence: Evidence) -> Iterator[Finding]:
             "loss": inspection.loss if inspection.loss is not None else math.nan,
         },
         reason="The Hessian of a sum of N terms is N times that of their mean, and the stable rate 1/N of it.",
-        remedy=f"loss = criterion(outputs, targets) / len(targets)  # the mean; here / {inspection.batch_size}",
+        remedy=wrapped_loss("summed_loss", f"summed_loss(outputs, targets) / {inspection.batch_size}"),
     )

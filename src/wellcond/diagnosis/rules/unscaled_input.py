@@ -136,11 +136,5 @@ def _counterfactual(inspection: Inspection) -> dict[str, float | str]:
 
 def _scaling(fact: TensorFacts) -> str:
     if fact.is_whole and fact.low >= 0 and BYTES[0] < fact.high <= BYTES[1]:
-        return f"{fact.name} = {fact.name} / 255"
-    dims = tuple(d for d in range(len(fact.shape)) if d != fact.feature_dim)
-    over = "0" if dims == (0,) else str(dims)
-    keep = "" if over == "0" else ", keepdim=True"
-    return (
-        f"mean, std = x.mean({over}{keep}), x.std({over}{keep}).clamp_min(1e-6)  # x: all training {fact.name}\n"
-        f"{fact.name} = ({fact.name} - mean) / std"
-    )
+        return f"# divide the {fact.name} by 255 where the data set is made"
+    return f"# standardize the {fact.name} where the data set is made, by mean and std of the training set"

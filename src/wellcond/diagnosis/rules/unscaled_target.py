@@ -81,8 +81,7 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
             else "A fresh network's outputs are of size 1: a rate that covers the distance to the targets in time is "
             "far too high to fit what varies in them.",
             treatment="scale-targets",
-            remedy=f"mean, std = y.mean(0), y.std(0)  # y: all training {fact.name}\n"
-            f"{fact.name} = ({fact.name} - mean) / std  # and predictions back: outputs * std + mean",
+            remedy=f"# standardize the {fact.name} where the data set is made, and scale predictions back",
         )
 
 

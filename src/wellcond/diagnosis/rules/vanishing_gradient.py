@@ -24,6 +24,7 @@ from wellcond.diagnosis.reading import (
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import network_has_learned, of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.network.norms import is_norm
 from wellcond.results import number
 from wellcond.results.quantities import SENSITIVITY
 
@@ -102,8 +103,8 @@ def through_layers(evidence: Evidence) -> Iterator[Finding]:
         limits=threshold.limits(last) | RATIO.limits(last),
         reason="Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 vanishes after a "
         "few layers (the slope of a sigmoid is 1/4 at most).",
-        treatment="relu" if squashing else "batchnorm",
-        remedy="x = x + layer(norm(x))  # a residual path with a norm, or\ntorch.nn.init.kaiming_normal_(layer.weight)",
+        treatment="relu" if squashing and any(map(is_norm, evidence.problem.model.modules())) else "batchnorm",
+        remedy="# add a residual path around every few layers: x + layer(norm(x))",
     )
 
 
@@ -146,8 +147,7 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
             reason="With every step back a gradient is multiplied by the recurrent weight and a slope below 1, or by "
             "the forget gate, 1/2 in a fresh LSTM (Hochreiter 1997).",
             treatment="open-gates" if isinstance(module, (nn.LSTM, nn.GRU)) else "",
-            remedy="self.rnn = nn.LSTM(inputs, hidden, batch_first=True)  # with open forget gates: bias_ih_l0[h:2 * "
-            "h] = 5",
+            remedy="# use an nn.LSTM in its place, whose forget gates can keep a state over many steps",
         )
 
 
@@ -187,7 +187,7 @@ def flat_gates(evidence: Evidence) -> Iterator[Finding]:
         evidence={"loss": inspection.loss or 0.0, "share of parameters": share},
         reason="A gate, tanh or sigmoid whose argument is far from 0, or a ReLU below it, has slope 0 in float32.",
         treatment="scale-inputs",
-        remedy="inputs = (inputs - mean) / std  # of the training set; and weights and biases as torch starts them",
+        remedy="# standardize the inputs, and start weights and biases as torch does",
     )
 
 

@@ -130,8 +130,5 @@ def decayed_scales(evidence: Evidence) -> Iterator[Finding]:
         evidence={"RMS of scales": worst.rms, "norms": float(len(small)), "weight decay": worst.weight_decay or 0.0},
         reason="The scale of a norm is the size of its layer's outputs, and of the gradient of all layers before it.",
         treatment="no-decay-of-norms",
-        remedy="norms = [p for m in model.modules() if 'Norm' in type(m).__name__ for p in "
-        "m.parameters(recurse=False)]\n"
-        "others = [p for p in model.parameters() if all(p is not q for q in norms)]\n"
-        'groups = [{"params": others}, {"params": norms, "weight_decay": 0.0}]',
+        remedy="# give the scales of norms a parameter group of their own, with weight_decay=0",
     )

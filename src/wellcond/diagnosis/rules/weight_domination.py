@@ -51,5 +51,5 @@ def weight_domination(evidence: Evidence) -> Iterator[Finding]:
                 evidence={"relative update": relative[w.name], "median of all layers": median, "gain": w.gain or 0.0},
                 reason="Before a norm the gradient of W is proportional to 1/‖W‖: the larger a weight, the less it "
                 "moves (huang2020, theorem 2).",
-                remedy="optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=5e-4)  # keeps them small",
+                remedy=f"model.get_parameter({w.name!r}).data /= {w.gain:.2g}",
             )

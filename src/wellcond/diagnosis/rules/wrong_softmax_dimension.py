@@ -32,5 +32,5 @@ def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
                 evidence={"dimension": float(seen.dim), "shape": str(list(seen.shape))},
                 reason="The weights of what is added up then do not sum to one.",
                 treatment="class-dimension" if over_examples else "",
-                remedy="weights = scores.softmax(dim=-1)",
+                remedy="# take the softmax over the positions that are looked at, the last dimension of the scores",
             )

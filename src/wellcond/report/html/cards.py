@@ -94,7 +94,10 @@ def _card(finding: Finding, identity: str, *, with_summary: bool) -> str:
     ]
     if finding.reason:
         parts.append(f'<p class="reason"><strong>Why</strong> {escape(finding.reason)}</p>')
-    parts.append(code_block(finding.remedy))
+    if finding.advice:
+        parts.append(f'<p class="reason"><strong>To do</strong> {escape(finding.advice)}</p>')
+    else:
+        parts.append(code_block(finding.remedy))
     if finding.consequences:
         entries = "".join(
             f'<li><span class="pill {each.severity}">{each.severity}</span> <strong>{escape(headline(each))}</strong> '
