@@ -102,5 +102,5 @@ def test_what_the_inspection_did_not_see_is_not_said_to_be_checked() -> None:
 
 
 def test_advice_without_code_is_read_out() -> None:
-    text = diagnosis(findings=(replace(UNSCALED, remedy="# restore a checkpoint\n# and lower the rate"),)).verdict()
-    assert text.endswith("Restore a checkpoint.")
+    text = diagnosis(findings=(replace(UNSCALED, remedy="# restore a checkpoint\n# then lower the rate"),)).verdict()
+    assert text.endswith(" Restore a checkpoint. Then lower the rate.")

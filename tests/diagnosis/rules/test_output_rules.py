@@ -214,4 +214,4 @@ def test_few_labels_of_many_classes_do_not_make_a_loss_of_the_wrong_sign() -> No
     x, _ = table()
     assert severe(perceptron(outputs=1000), nn.CrossEntropyLoss(), (x[:4], torch.arange(4))) == []
     finding = findings(perceptron(outputs=1000), lambda f, y: -F.cross_entropy(f, y), (x[:4], torch.arange(4)))
-    assert finding[MISMATCH].remedy == "loss = -loss"
+    assert "return -" in finding[MISMATCH].remedy
