@@ -51,7 +51,7 @@ def assert_is_to_be_standardized(diagnosis: wc.Diagnosis) -> None:
     assert (inputs.severity, targets.severity) == ("severe", "severe")
     assert inputs.remedy.startswith("model = wc.nn.with_standardized_inputs(model, loader)")
     assert targets.remedy.startswith("mean, std = ")
-    assert not re.search(r"lr\W+=? ?\d", diagnosis.verdict())  # not a rate of 1e-12
+    assert re.findall(r"lr=[^,)]+", diagnosis.verdict()) == ["lr=0.05"]  # the script's own, and not 1e-12
 
 
 @pytest.mark.slow

@@ -21,6 +21,9 @@ import made_results
 import pytest
 from command import run, script
 
+import wellcond as wc
+from wellcond.diagnosis.inspection.inspect import inspect
+
 GOLDEN = Path(__file__).parent / "golden"
 QUADRATIC = """
 import torch
@@ -50,9 +53,17 @@ def build():
     return problem, torch.optim.SGD(model.parameters(), lr=0.1)
 """
 """A small network whose inputs are not scaled."""
+
+
+def healthy() -> wc.Diagnosis:
+    diagnosis = made_results.diagnosis()
+    evidence = replace(diagnosis.evidence, inspection=inspect(diagnosis.evidence.problem))
+    return replace(diagnosis, findings=(), failed={}, evidence=evidence)
+
+
 BY_HAND: dict[str, tuple[str, Callable[..., Any]]] = {
     "diagnose-by-hand": ("measure", lambda *_, **__: made_results.diagnosis()),
-    "diagnose-healthy-by-hand": ("measure", lambda *_, **__: replace(made_results.diagnosis(), findings=(), failed={})),
+    "diagnose-healthy-by-hand": ("measure", lambda *_, **__: healthy()),
     "treat-by-hand": ("compare", lambda *_, **__: made_results.treatment()),
     "demo": ("diagnosed_and_treated", lambda *_, **__: (made_results.diagnosis(), made_results.treatment())),
 }

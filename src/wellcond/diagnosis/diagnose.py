@@ -109,7 +109,7 @@ def diagnose(
     check_known((*ignore, *(select or ())))
     check_budget(budget)
     check_is_problem(problem)
-    optimizer = optimizer_of(problem, [each for each in (optimizer, scheduler) if each is not None] or None)
+    optimizer = optimizer_of(problem, scheduler if optimizer is None else optimizer)
     batch_size = _first_batch_size(problem)
     with own_arithmetic():
         chosen = chosen_layers(problem.model, layers)

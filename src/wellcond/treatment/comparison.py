@@ -31,6 +31,7 @@ from wellcond.treatment.ranking import (
     drawn,
     finalists,
     fits,
+    in_order,
     not_chosen,
     parts_of,
     proposals_of,
@@ -232,7 +233,7 @@ class Comparison:
     def _treated(self, name: str, steps: int) -> Setup | None:
         """The set-up with these remedies; None if one of them has nothing to treat."""
         setup: Setup | None = replace(self._setup, steps=steps)
-        for part in parts_of(name):
+        for part in in_order(parts_of(name)):
             if setup is None:
                 return None
             setup = REMEDIES[part].apply(setup)

@@ -14,6 +14,9 @@ from wellcond.treatment.treatment import RATE, TOGETHER, UNTREATED, WORTHWHILE
 FINALISTS = 3
 """Arms that are trained in full because of their screening."""
 
+STARTS_IN_ORDER = {"weights": 1, "biases": 2, "gates": 2, "last weights": 3}
+"""Parts of a set-up that say where training starts; everything else is changed before them."""
+
 Arms = Mapping[str, Arm]
 Proposals = Mapping[str, tuple[str, ...]]
 """The rules whose findings propose a remedy, by the remedy's name."""
@@ -22,6 +25,18 @@ Proposals = Mapping[str, tuple[str, ...]]
 def parts_of(name: str) -> list[str]:
     """The remedies of an arm."""
     return name.split(TOGETHER)
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Remedies in the order in which they are applied: weights are drawn in the network that is trained.
+
+    What wraps a model gives its layers other names; and a last layer that starts at zero must not be drawn afterwards.
+
+    Example:
+        >>> in_order(["zero-last", "he-init", "scale-inputs"])
+        ['scale-inputs', 'he-init', 'zero-last']
+    """
+    return sorted(names, key=lambda name: STARTS_IN_ORDER.get(REMEDIES[name].part, 0))
 
 
 def proposals_of(findings: Sequence[Finding]) -> dict[str, tuple[str, ...]]:

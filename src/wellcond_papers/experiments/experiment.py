@@ -166,7 +166,7 @@ class Experiment:
 
         1 on a stand-in too: how long the source trains on other data does not say how long a stand-in must be trained.
         """
-        if scale == "stand-in":
+        if scale == "stand-in" or "paper" not in self.scales:
             return 1.0
         own, source = ({cell.settings["arm"]: cell.settings for cell in self.cells(each)} for each in (scale, "paper"))
         lengths = [(epochs_of(own[arm]), epochs_of(source[arm])) for arm in arms if arm in own and arm in source]

@@ -124,7 +124,11 @@ def test_the_rate_that_is_advised_trains() -> None:
         (too,) = (each for name, each in findings(make).items() if name.startswith("learning-rate"))
         model = network()
         optimizer = make(model)
-        exec(too.remedy, {"optimizer": optimizer})
+        loader = [(x.split(32)[k], y.split(32)[k]) for x, y in [clusters()] for k in range(16)]
+        exec(
+            too.remedy,
+            {"optimizer": optimizer, "wc": wc, "model": model, "loss": nn.CrossEntropyLoss(), "loader": loader},
+        )
         advised = findings(of(type(optimizer), lr=optimizer.param_groups[0]["lr"]))
         assert not any(each.severity == "severe" for each in advised.values())
 

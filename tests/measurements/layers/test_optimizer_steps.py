@@ -240,7 +240,7 @@ def uncopied(model: nn.Module) -> Optimizer:
 
 REFUSED: dict[str, tuple[Callable[[nn.Module], Any], type[Exception], str]] = {
     "other_model": (lambda m: SGD(copy.deepcopy(m).parameters()), InvalidProblem, "none of the model's"),
-    "name": (lambda _m: "sgd", TypeError, "not str"),
+    "name": (lambda _m: "sgd", TypeError, "a str"),
     "unknown_parameter": (lambda m: {"0.weigh": m[0].weight}, UnknownLayer, r"0\.weight"),
     "unknown_wrapped": (lambda _m: {"module.nothing": torch.zeros(1)}, UnknownLayer, r"'module\.nothing'"),
     "other_shape": (lambda _m: {"0.weight": torch.zeros(3)}, ValueError, "shape"),

@@ -103,8 +103,8 @@ def _back_to_a_checkpoint(evidence: Evidence) -> str:
         lr = max(float(group["lr"]) for group in evidence.optimizer.param_groups)
         rate = f"at a lower rate, {lr / 10:.2g} instead of {lr:.2g}"
     return (
-        f"# restore model and optimizer from a checkpoint before the NaN, or create both anew, and go on {rate}\n"
-        "# then run wc.diagnose there: with NaN weights nothing else can be measured"
+        f"# restore model and optimizer from a checkpoint before the NaN, or create both anew, go on {rate}, and run "
+        "wc.diagnose there"
     )
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from torch import nn
-
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.inspection.inspect import Inspection
@@ -349,9 +347,7 @@ def several_losses(evidence: Evidence) -> Iterator[Finding]:
         summary=f"the loss is {math.prod(shape)} numbers of shape {list(shape)}, and backward() takes one.",
         evidence={"shape of the loss": str(list(shape))},
         reason="A gradient is that of one number: the mean over the batch, or a weighted one.",
-        remedy=f'loss = nn.{type(loss).__name__}(reduction="mean")  # or a function that returns a weighted mean'
-        if isinstance(loss := evidence.problem.loss, nn.modules.loss._Loss)
-        else "# return the mean of these numbers, or a weighted one",
+        remedy=wrapped_loss("several", "several(outputs, targets).mean()"),
     )
 
 
