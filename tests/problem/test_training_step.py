@@ -250,3 +250,14 @@ def test_what_is_no_step_is_refused_in_one_line(step: Any, says: str) -> None:
     with pytest.raises(InvalidProblem, match=says) as refusal:
         wc.eigenvalues(wc.Hessian(wc.Problem.from_step(seeded(Net), step, BATCHES)))
     assert "\n" not in str(refusal.value)
+
+
+def test_a_step_that_trains_is_said_to_be_sound() -> None:
+    """Its outputs are not there to be looked at, and the trial shows that it trains."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 8) @ torch.randn(8, 8)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    problem = wc.Problem.from_step(model, lambda m, batch: (m(batch) - batch).square().mean(), list(x.split(16)))
+    verdict = wc.diagnose(problem, torch.optim.Adam(model.parameters(), lr=1e-3)).verdict()
+    assert verdict.startswith("Nothing is wrong in what was checked: the data and the gradients of every layer")
+    assert "Could not be checked: the outputs and the targets" in verdict

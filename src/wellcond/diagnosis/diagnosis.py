@@ -22,6 +22,7 @@ from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.measurements.layers.conditioning import ConditioningTable
 from wellcond.measurements.layers.neurons import NeuronTable
 from wellcond.network.calling import dtype_name
+from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import COST, LR, PARAMETERS, PART_COST, PART_ESTIMATE
 from wellcond.results.text import WHOLE_MODEL
@@ -201,7 +202,9 @@ class Diagnosis(Result):
         notes = len(self.findings)
         noted = f" ({notes} note{'s' * (notes > 1)})" if notes else ""
         missing = f" Could not be checked: {_listed(list(self.failed))}." if self.failed else ""
-        if unknown := next((why for what, why in self.failed.items() if what in ESSENTIAL), None):
+        is_step = isinstance(self.evidence.problem.loss, TrainingStep)  # which has no outputs to look at
+        essential = {*ESSENTIAL} - {*OUTPUTS} if is_step else {*ESSENTIAL}
+        if unknown := next((why for what, why in self.failed.items() if what in essential), None):
             seen = f"whether it trains is not known: {unknown.strip().rstrip('.')}. Nothing else was found in"
             return _sentence(f"{seen} {_listed(checked)}{noted}") + missing
         return _sentence(f"nothing is wrong in what was checked: {_listed(checked)}{noted}") + self._rate() + missing
