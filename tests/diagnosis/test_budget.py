@@ -23,7 +23,7 @@ from wellcond.errors import UnknownLayer
 from wellcond.report.table import Pivot
 from wellcond.results import quantities as q
 
-LAYER_PARTS = ["inspection", "layers", "trial"]
+LAYER_PARTS = ["inspection", "behavior", "layers", "trial"]
 PARTS = [*LAYER_PARTS, "Hessian eigenvalues", "largest stable lr", "Hessian trace"]
 LEFT_OUT = ["smallest Hessian eigenvalue", "Hessian trace"]
 

@@ -11,6 +11,7 @@ from typing import Literal
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from wellcond.diagnosis.probes.behavior import price as probes_price
 from wellcond.diagnosis.trial import trial_price
 from wellcond.problem.problem import Problem
 from wellcond.training.optimizers import groups_of
@@ -20,6 +21,7 @@ class PartName(StrEnum):
     """The parts of a diagnosis, as they are planned, priced and named in messages."""
 
     INSPECTION = "inspection"
+    BEHAVIOR = "behavior"
     LAYERS = "layers"
     """Gradients, conditioning and neurons in one pass; each is a part of its own only if that pass fails."""
     GRADIENTS = "gradients"
@@ -83,11 +85,18 @@ class Budget:
         self._deadline = time.perf_counter() + self.seconds
         self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
         self._product = product_price(problem.model) + PRECONDITIONED_U * self.rate_is_apart
-        fixed = sum(PASSES_U.values()) + GRAPH_U + STEP_U * (optimizer is not None)
-        self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
         batches = length_hint(problem.batches, 1)
+        probes = probes_price() / batches  # they see one batch
+        fixed = sum(PASSES_U.values()) + probes + GRAPH_U + STEP_U * (optimizer is not None)
+        self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
         runs = max(PASSES_U[PartName.TRIAL], trial_price(batch_size, batches))
-        passes = PASSES_U | {PartName.TRIAL: runs} | self._curvature_prices(optimizer)
+        passes = {
+            PartName.INSPECTION: PASSES_U[PartName.INSPECTION],
+            PartName.BEHAVIOR: probes,
+            PartName.LAYERS: PASSES_U[PartName.LAYERS],
+            PartName.TRIAL: runs,
+            **self._curvature_prices(optimizer),
+        }
         self.prices = {part: price * batches for part, price in passes.items()}
 
     def _curvature_prices(self, optimizer: Optimizer | None) -> dict[PartName, float]:

@@ -21,6 +21,7 @@ from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import check_known, completed, judged, lines_by_remedy
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.parts import Parts
+from wellcond.diagnosis.probes.behavior import behavior
 from wellcond.diagnosis.trial import trial
 from wellcond.errors import NonFinite, NotDeterministic
 from wellcond.learning_rate.limits.limits import MaxLearningRate
@@ -64,8 +65,9 @@ def diagnose(
     """Find what is wrong with a network, in which layer, and what to write instead; at a cost that is known before.
 
     First an inspection: data, outputs compared with the loss, signals, gradients and weights, which are there after a
-    few passes even where the loss is NaN. Then the layers: the loss, gradient and weight norms; conditioning of every
-    layer's input and output gradient; dead and always-on ReLUs. Then a trial: a few steps of copies with the optimizer
+    few passes even where the loss is NaN. Then probes: what outputs and loss depend on. Then the layers: the loss,
+    gradient and weight norms; conditioning of every layer's input and output gradient; dead and always-on ReLUs. Then a
+    trial: a few steps of copies with the optimizer
     as it is (SGD at 0.01 with momentum 0.9 without one), at other rates, and on a handful of examples. Then the largest
     eigenvalue of the Hessian and the largest stable learning rate on these batches, for the optimizer as it is or for
     momentum 0.9. Then, with more than a fast budget, both ends of the Hessian's spectrum to 1 % with error bounds, and
@@ -121,7 +123,8 @@ def diagnose(
 
         def so_far(evidence: Evidence) -> Diagnosis:
             cost = problem.cost - before
-            unchecked = () if evidence.inspection is None else evidence.inspection.failures
+            looked = (part for part in (evidence.inspection, evidence.behavior) if part is not None)
+            unchecked = [failure for part in looked for failure in part.failures]
             return Diagnosis(
                 findings=completed(judged(evidence, ignore, select), evidence, lines_of),
                 evidence=evidence,
@@ -140,6 +143,7 @@ def diagnose(
         only = None if layers is None else tuple(chosen)
         evidence = Evidence(problem, optimizer, weights=weight_norms(problem), only=only)
         evidence = _inspected(evidence, parts)
+        evidence = _probed(evidence, parts)
         evidence = _with_layers(evidence, layers, parts, so_far)
         evidence = _tried(evidence, allowed, parts)
         evidence = _with_curvature(evidence, allowed, parts)
@@ -157,6 +161,15 @@ def _inspected(evidence: Evidence, parts: Parts) -> Evidence:
         PartName.INSPECTION, lambda _: inspect(evidence.problem, evidence.optimizer), is_free=True
     )
     return parts.hand_over(replace(evidence, inspection=inspection))
+
+
+def _probed(evidence: Evidence, parts: Parts) -> Evidence:
+    """What the network does; nothing if it cannot be called, or returns numbers that are not finite."""
+    inspection = evidence.inspection
+    if inspection is not None and (inspection.forward_error or not inspection.is_finite):
+        return evidence
+    shown = parts.measure(PartName.BEHAVIOR, lambda _: behavior(evidence.problem))
+    return parts.hand_over(replace(evidence, behavior=shown))
 
 
 def _is_explained(diagnosis: Diagnosis) -> bool:

@@ -30,6 +30,7 @@ from wellcond.results.version import __version__
 
 FROM_ROWS = "from the products of rows, which are fewer than features"
 CHECKED = {
+    PartName.BEHAVIOR: "what the outputs depend on",
     PartName.LAYERS: "the conditioning of every layer",
     PartName.TRIAL: "short runs of copies",
     PartName.MAX_LR: "the largest stable learning rate",

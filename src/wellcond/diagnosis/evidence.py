@@ -15,6 +15,7 @@ from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.rows import inspection_rows
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.magnitudes import Gradients
+from wellcond.diagnosis.probes.behavior import Behavior
 from wellcond.diagnosis.trial_result import Trial
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.measurements.layers.conditioning import ConditioningTable
@@ -40,6 +41,7 @@ class Evidence(Result):
         problem: Problem that is judged.
         optimizer: Optimizer that trains it, if there is one.
         inspection: Data, outputs, signals, gradients and weights from one pass; it exists also where the loss is NaN.
+        behavior: What the probes show: what outputs and loss depend on.
         conditioning: Σx and Σ∇h of every layer.
         neurons: Dead and always-on ReLUs of every layer.
         trial: Short runs of copies.
@@ -54,6 +56,7 @@ class Evidence(Result):
     problem: Problem = field(repr=False)
     optimizer: Optimizer | None = field(default=None, repr=False)
     inspection: Inspection | None = None
+    behavior: Behavior | None = None
     conditioning: ConditioningTable | None = None
     neurons: NeuronTable | None = None
     trial: Trial | None = None
@@ -85,6 +88,7 @@ class Evidence(Result):
         layers += [row for row in (*others, *(row for row in inspected if row.layer)) if self._is_listed(row.layer)]
         network = [Row(step, "", quantity, value, unit) for quantity, value, unit in self._numbers()]
         network += [row for row in inspected if not row.layer]
+        network += [] if self.behavior is None else self.behavior.rows(step)
         return [*network, *(row._replace(layer=row.layer or WHOLE_MODEL) for row in layers)]
 
     def rows_of(self, quantity: str) -> tuple[Row, ...]:

@@ -203,6 +203,7 @@ CONVERGED: Final = quantity("converged")
 COST: Final = quantity("cost", unit="u")
 PARTS: Final = {
     "inspection": "inspection",
+    "behavior": "behavior",
     "trial": "trial",
     "gradients": "gradients",
     "layers": "layers",

@@ -15,7 +15,6 @@ from wellcond.diagnosis.inspection.inspect import Inspection, inspect
 from wellcond.diagnosis.inspection.signals import SeenAttention, Signals
 
 PARTS = {
-    "mixing": (module, "whether examples of a batch influence each other", "mixing"),
     "standardized": (module, "what standardized inputs would change", "standardized"),
     "loss_adds_up": (wc.Problem, "whether the loss is a sum over examples", "is_summed"),
     "_output_facts": (module, "the outputs and the loss", "output"),
@@ -39,7 +38,6 @@ def test_nothing_fails_where_nothing_does() -> None:
     inspection = inspect(problem())
     assert inspection.failures == ()
     assert inspection.standardized is not None  # all parts were needed
-    assert inspection.mixing is not None
 
 
 @pytest.mark.parametrize("function", PARTS)
@@ -52,16 +50,16 @@ def test_a_part_that_raises_is_named_and_all_others_are_the_same(
     inspection = inspect(problem())
     assert [(each.what, each.error) for each in inspection.failures] == [(what, "RuntimeError: no such kernel")]
     assert getattr(inspection, field) == getattr(Inspection(), field)
-    others = ("examples", "loss", "loss_depends", "mixing", "standardized", "returned", "is_summed", "turned")
+    others = ("examples", "loss", "loss_depends", "standardized", "returned", "is_summed", "turned")
     assert all(getattr(inspection, each) == getattr(whole, each) for each in others if each != field)
     assert [signal.rms for signal in inspection.signals] == [signal.rms for signal in whole.signals]
 
 
 @pytest.mark.slow
 def test_a_diagnosis_says_what_could_not_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "mixing", burst)
+    monkeypatch.setattr(module, "standardized", burst)
     diagnosis = wc.diagnose(problem())
-    _, what, _ = PARTS["mixing"]
+    _, what, _ = PARTS["standardized"]
     assert diagnosis.failed == {what: "RuntimeError: no such kernel"}
     assert f"{what}: RuntimeError: no such kernel" in " ".join(str(diagnosis).split())
 

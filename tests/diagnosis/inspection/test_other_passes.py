@@ -1,4 +1,4 @@
-"""Examples that depend on each other, inputs that are standardized, and losses that are sums, by closed forms."""
+"""Inputs that are standardized, and losses that are sums, by closed forms."""
 
 from __future__ import annotations
 
@@ -9,52 +9,12 @@ from zoo import integers, normal
 
 from wellcond import Problem
 from wellcond.diagnosis.inspection.inspect import Inspection, inspect
-from wellcond.diagnosis.inspection.mixing import FEW
-
-
-class Mixed(nn.Module):
-    """Adds something of the batch to every example, after a layer that does not."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.fc, self.kind, self.mix = nn.Linear(3, 2), kind, nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.fc(x)
-        other = h.mean(0, keepdim=True) if self.kind == "mean" else h[:1] if self.kind == "first" else 0.0
-        return self.mix(h + other)
 
 
 def inspected(model: nn.Module, x: Tensor, y: Tensor, loss: nn.Module | None = None) -> Inspection:
     inspection = inspect(Problem(model.double(), loss or nn.MSELoss(), (x, y)))
     assert inspection.failures == ()
     return inspection
-
-
-@pytest.mark.parametrize(("kind", "is_symmetric"), [("mean", True), ("first", False)])
-def test_the_difference_is_that_of_the_others_share(kind: str, is_symmetric: bool) -> None:
-    model, x = Mixed(kind).double(), normal(20, 3)
-    mixing = inspected(model, x, normal(20, 2)).mixing
-    with torch.no_grad():
-        together, alone = model(x)[-FEW:], model(x[-FEW:])
-    assert mixing is not None
-    assert mixing.difference == pytest.approx(float((alone - together).norm() / together.norm()), rel=1e-12)
-    assert (mixing.layer, mixing.is_symmetric) == ("mix", is_symmetric)
-
-
-def test_examples_that_are_independent_differ_by_rounding() -> None:
-    mixing = inspected(Mixed("none"), normal(20, 3), normal(20, 2)).mixing
-    assert mixing is not None
-    assert mixing.difference < 1e-12
-    assert mixing.layer == ""
-
-
-def test_what_mixes_by_design_or_draws_at_random_is_not_compared() -> None:
-    x, y = normal(20, 3), normal(20, 2)
-    assert inspected(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), x, y).mixing is None
-    dropping = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5)).double()
-    assert inspect(Problem(dropping, nn.MSELoss(), (x, y), dropout=0)).mixing is None
-    assert inspected(nn.Linear(3, 2), x[:1], y[:1]).mixing is None
 
 
 def test_the_loss_and_gradient_of_standardized_inputs() -> None:

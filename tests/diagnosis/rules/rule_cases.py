@@ -1,4 +1,4 @@
-"""Small networks in a faulty and a healthy form, and the findings of the rules after one inspection."""
+"""Small networks in a faulty and a healthy form, and the findings of the rules after one inspection and the probes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspect import Inspection, inspect
 from wellcond.diagnosis.judge import judged
+from wellcond.diagnosis.probes.behavior import behavior
 
 N, FEATURES, CLASSES = 128, 10, 4
 
@@ -40,10 +41,11 @@ def perceptron(
 def seen(
     model: nn.Module, loss: Callable[..., Any], batches: Any, optimizer: Optimizer | None = None
 ) -> tuple[Inspection, tuple[Finding, ...]]:
-    """An inspection, and the findings of all rules in it."""
+    """An inspection, and the findings of all rules in it and in what the probes show."""
     problem = Problem(model, loss, batches)
     inspection = inspect(problem, optimizer)
-    return inspection, judged(Evidence(problem, optimizer, inspection))
+    shown = behavior(problem) if inspection.is_finite and not inspection.forward_error else None
+    return inspection, judged(Evidence(problem, optimizer, inspection, shown))
 
 
 def findings(*args: Any) -> dict[str, Finding]:

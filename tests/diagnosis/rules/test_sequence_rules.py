@@ -15,6 +15,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import judged
+from wellcond.diagnosis.probes.behavior import behavior
 from wellcond.diagnosis.trial import trial
 
 WIDTH = 64
@@ -24,7 +25,9 @@ def findings(model: nn.Module, x: Tensor, y: Tensor, lr: float = 1e-3) -> dict[s
     """By rule, from a look and a trial; consequences too."""
     batches = list(zip(x.split(32), y.split(32), strict=True))
     problem, optimizer = wc.Problem(model, nn.CrossEntropyLoss(), batches), Adam(model.parameters(), lr)
-    roots = judged(Evidence(problem, optimizer, inspect(problem, optimizer), trial=trial(problem, optimizer)))
+    roots = judged(
+        Evidence(problem, optimizer, inspect(problem, optimizer), behavior(problem), trial=trial(problem, optimizer))
+    )
     return {each.rule: each for root in reversed(roots) for each in (*root.consequences, root)}
 
 

@@ -16,6 +16,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import judged
+from wellcond.diagnosis.probes.behavior import behavior
 from wellcond.diagnosis.trial import trial
 
 Factory = Callable[[nn.Module], Optimizer]
@@ -49,7 +50,9 @@ def findings(
     x, y = clusters() if data is None else data
     problem = wc.Problem(model, nn.CrossEntropyLoss(), list(zip(x.split(size), y.split(size), strict=True)))
     optimizer = None if make is None else make(model)
-    evidence = Evidence(problem, optimizer, inspect(problem, optimizer), trial=trial(problem, optimizer))
+    evidence = Evidence(
+        problem, optimizer, inspect(problem, optimizer), behavior(problem), trial=trial(problem, optimizer)
+    )
     roots = judged(evidence)
     return {each.rule: each for root in reversed(roots) for each in (*root.consequences, root)}
 
@@ -329,7 +332,9 @@ def regression(
     x, y = (x - x.mean(0)) / x.std(0), (y - y.mean(0)) / y.std(0)
     problem = wc.Problem(model, loss or nn.MSELoss(), list(zip(x.split(32), y.split(32), strict=True)))
     optimizer = make(model)
-    roots = judged(Evidence(problem, optimizer, inspect(problem, optimizer), trial=trial(problem, optimizer)))
+    roots = judged(
+        Evidence(problem, optimizer, inspect(problem, optimizer), behavior(problem), trial=trial(problem, optimizer))
+    )
     return {each.rule: each for root in reversed(roots) for each in (*root.consequences, root)}
 
 

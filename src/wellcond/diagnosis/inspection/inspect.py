@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from wellcond.diagnosis.inspection.attention import Attention
 from wellcond.diagnosis.inspection.data import TensorFacts, facts_of
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
-from wellcond.diagnosis.inspection.mixing import Mixing, mixing
 from wellcond.diagnosis.inspection.outputs import OutputFacts, output_facts
 from wellcond.diagnosis.inspection.passes import Forward, Passes
 from wellcond.diagnosis.inspection.scaled_inputs import Standardized, standardized
@@ -73,7 +72,6 @@ class Inspection:
         loss_error: Why the loss could not be computed, if it could not.
         gradient_error: Why there are no gradients, if the backward pass failed.
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ of sequences that recurrent layers or cells read; None for others.
-        mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
         standardized: What standardized inputs would change; None where the inputs are of ordinary scale.
         outputs: Facts about every floating-point tensor that the model returns for the first batch.
         returned: Number of these tensors.
@@ -99,7 +97,6 @@ class Inspection:
     loss_error: str = ""
     gradient_error: str = ""
     gradient_over_time: Tensor | None = None
-    mixing: Mixing | None = None
     standardized: Standardized | None = None
     outputs: tuple[TensorFacts, ...] = ()
     returned: int = 1
@@ -153,7 +150,7 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
             if forward.loss is not None:
                 passes.backward(forward.loss)  # which frees the graph that the outputs were read from
             if index == 0:
-                inspection = _with_other_passes(inspection, problem, batch, forward, passes, signals, failures)
+                inspection = _with_other_passes(inspection, problem, batch, forward, passes, failures)
     gradients = dict(zip(problem.params, passes.gradients, strict=False))
     inspection = replace(
         inspection,
@@ -246,10 +243,9 @@ def _with_other_passes(
     batch: Any,
     forward: Forward,
     passes: Passes,
-    signals: Signals,
     failures: Failures,
 ) -> Inspection:
-    """What the first batch gives in halves, a few examples at a time, and with scaled inputs."""
+    """What the first batch gives in halves, and with scaled inputs."""
     raw, loss = forward
     channels_first = has_channels_first(problem.model)
     return replace(
@@ -259,11 +255,6 @@ def _with_other_passes(
             "whether the loss is a sum over examples",
             lambda: problem.loss_adds_up(raw, batch[1]),
             False,
-        ),
-        mixing=failures.attempt(
-            "whether examples of a batch influence each other",
-            lambda: mixing(problem, batch, raw, signals.modules),
-            None,
         ),
         standardized=failures.attempt(
             "what standardized inputs would change",

@@ -74,7 +74,6 @@ def _of_network(inspection: Inspection) -> Numbers:
         q.BATCH_SIZE: inspection.batch_size or None,
         q.INSPECTED_EXAMPLES: inspection.examples,
         q.INSPECTED_LOSS: inspection.loss,
-        q.MIXING: None if inspection.mixing is None else inspection.mixing.difference,
         q.EARLY_GRADIENT_SHARE: None if over_time is None else float(over_time[0] / over_time.max().clamp_min(1e-300)),
     }
     if output is not None:

@@ -29,10 +29,9 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     trains; otherwise a warning. If the order of the examples does not matter it is a note: statistics over a batch, as
     a BatchNorm's, are intended.
     """
-    inspection = evidence.inspection
-    if inspection is None or inspection.mixing is None or inspection.mixing.difference < CHANGE.warn:
+    mixing = None if evidence.behavior is None else evidence.behavior.mixing
+    if mixing is None or mixing.difference < CHANGE.warn:
         return
-    mixing = inspection.mixing
     module = dict(evidence.problem.model.named_modules()).get(mixing.layer)
     is_turned = getattr(module, "batch_first", True) is False
     are_statistics = mixing.is_symmetric and not is_turned

@@ -1,0 +1,74 @@
+"""`Behavior`: what the probes show of a network, and what each of them costs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
+from wellcond.diagnosis.probes.examples import Mixing, mixing
+from wellcond.diagnosis.probes.subject import Subject
+from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.problem.problem import Problem
+from wellcond.results import Row
+from wellcond.results import quantities as q
+
+
+@dataclass(frozen=True)
+class Behavior:
+    """What a network does. A field is None if the experiment does not apply to it or `failures` says why.
+
+    Attributes:
+        mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
+        failures: What could not be probed, and why.
+    """
+
+    mixing: Mixing | None = None
+    failures: tuple[InspectionFailure, ...] = ()
+
+    def rows(self, step: int | None = None) -> Iterator[Row]:
+        """The numbers of the network."""
+        if self.mixing is not None:
+            yield Row(step, "", q.MIXING, self.mixing.difference, "")
+
+
+class Probe(NamedTuple):
+    """An experiment.
+
+    Attributes:
+        what: What it asks, as one reads it after "could not be checked".
+        measure: Carries it out.
+        cost: Its cost in u (forward and backward of one mini-batch, of which a forward pass is a third), at most.
+    """
+
+    what: str
+    measure: Callable[[Subject], Any]
+    cost: float
+
+
+PROBES: dict[str, Probe] = {
+    "mixing": Probe("whether examples of a batch influence each other", mixing, 5 / 3),
+}
+"""By the field of `Behavior` that holds the result."""
+
+FIRST_PASS = 1 / 3
+"""Cost of the pass that all of them start from, in u."""
+
+
+def price() -> float:
+    """Cost of all probes, in u, at most."""
+    return FIRST_PASS + sum(probe.cost for probe in PROBES.values())
+
+
+@own_arithmetic()
+def behavior(problem: Problem) -> Behavior:
+    """Probe a problem with its first batch. It never raises: `failures` says what could not be probed."""
+    failures = Failures()
+    results: dict[str, Any] = {}
+    with failures.recording("what the outputs depend on"), problem.measuring():
+        subject = Subject.of(problem)
+        for field, probe in PROBES.items():
+            results[field] = failures.attempt(probe.what, functools.partial(probe.measure, subject), None)
+    return Behavior(**results, failures=failures.recorded)
