@@ -174,7 +174,7 @@ def test_adam_has_its_rate_first_and_the_hessian_what_is_left() -> None:
     of = problem()
     optimizer = optimizer_of("adam", of)
     diagnosis = wc.diagnose(of, optimizer)
-    rate, ends = diagnosis.parts[3:5]
+    rate, ends = diagnosis.parts[4:6]
     assert (rate.name, ends.name) == ("largest stable lr", "Hessian eigenvalues")
     most = Budget("fast", of, optimizer, batch_size=32).products
     assert ends.outcome == ("measured" if most - rate.cost.matvecs - 1 >= 3 else "left out")
@@ -309,10 +309,10 @@ def test_every_part_is_handed_over_as_soon_as_it_is_there() -> None:
     final = wc.diagnose(problem(), budget="full", on_part=seen.append)
     assert [each.parts[-1].name for each in seen] == PARTS
     assert [len(each.parts) for each in seen] == list(range(1, 1 + len(PARTS)))
-    assert [each.gradients is not None for each in seen] == [False] + [True] * 5
-    assert [each.conditioning is not None for each in seen] == [False] + [True] * 5
-    assert [each.trial is not None for each in seen] == [False] * 2 + [True] * 4
-    assert [each.max_lr is not None for each in seen] == [False] * 4 + [True] * 2
+    assert [each.gradients is not None for each in seen] == [False] * 2 + [True] * 5
+    assert [each.conditioning is not None for each in seen] == [False] * 2 + [True] * 5
+    assert [each.trial is not None for each in seen] == [False] * 3 + [True] * 4
+    assert [each.max_lr is not None for each in seen] == [False] * 5 + [True] * 2
     counts = [len(each.rows()) for each in seen]
     assert counts == sorted(counts)
     assert seen[-1].rows() == final.rows()
@@ -375,11 +375,11 @@ def test_an_interrupted_spectrum_is_kept_with_the_rate_from_it(monkeypatch: pyte
     assert_unchanged(before, snapshot(of.model))
     if diagnosis.hessian is None:
         assert product <= 3
-        assert list(diagnosis.failed) == PARTS[3:]
+        assert list(diagnosis.failed) == PARTS[4:]
     else:
         assert diagnosis.hessian.matvecs == product - 1
         assert names(diagnosis, "cut short") == ["Hessian eigenvalues"]
-        assert f"interrupted after {product - 1} products" in diagnosis.parts[3].note
+        assert f"interrupted after {product - 1} products" in diagnosis.parts[4].note
         assert diagnosis.max_lr is not None
         assert list(diagnosis.failed) == ["Hessian trace"]
 
@@ -403,12 +403,12 @@ def test_ctrl_c_while_a_part_is_handed_over_ends_the_work() -> None:
             raise KeyboardInterrupt
 
     diagnosis = wc.diagnose(problem(), on_part=hand_over)
-    assert names(diagnosis) == LAYER_PARTS[:2]
+    assert names(diagnosis) == LAYER_PARTS[:3]
     assert list(diagnosis.failed) == ["trial", "Hessian eigenvalues", "largest stable lr"]
 
 
 @pytest.mark.slow
 def test_parts_are_values() -> None:
-    part = wc.diagnose(problem()).parts[1]
+    part = wc.diagnose(problem()).parts[2]
     assert isinstance(part, Part)
     assert (part.name, part.outcome, part.note) == ("layers", "measured", "")
