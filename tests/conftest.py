@@ -16,6 +16,9 @@ import torch
 
 torch.set_num_threads(1)
 
+collect_ignore_glob = ["examination/2*"]
+"""Cases, which `examine.py` imports one folder at a time."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="the first case of every test that is not marked slow")

@@ -184,7 +184,7 @@ TABLES: dict[str, Callable[[], str]] = {
         epoch_tables.epoch_accuracy,
         imagenet_tables.imagenet_experiments,
         imagenet_tables.imagenet_steps,
-        verdict_tables.verdict_unseen,
+        verdict_tables.verdict_examination,
         verdict_tables.verdict_repairs,
         verdict_tables.verdict_shares,
         verdict_tables.verdict_cases,

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+import json
+import math
+import sys
+from pathlib import Path
 from typing import Any
 
-from committed import RESULTS, read, seconds, table
+from committed import read, seconds, table
 
 GOALS = {"severe": "something severe found", "first": "right rule first", "three": "in the first three",
          "layer": "right layer"}  # fmt: skip
-UNSEEN = "verdicts_unseen"
+EXAMINATIONS = Path(__file__).parents[2] / "tests" / "examination"
+RUNS = {"first": "at first sight", "second": "after mending"}
+"""The results of an examination, and what they are."""
+sys.path.append(str(EXAMINATIONS))
+
+from examine import shares  # noqa: E402
 
 
-def verdict_unseen() -> str:
-    """By rule: how often it was right on cases it was not written with; and how many healthy set-ups were accused."""
-    if not (RESULTS / f"{UNSEEN}.json").exists():
-        return "*Not run yet.*"
-    results = read(UNSEEN)["results"]
-    cases, controls = results["cases"], results["controls"]
+def verdict_examination() -> str:
+    """What the last examination showed, at first sight and after mending, and by rule at first sight."""
+    last = sorted(path for path in EXAMINATIONS.iterdir() if path.name.startswith("2"))[-1]
+    results = {
+        name: json.loads(path.read_text(encoding="utf-8")) for name in RUNS if (path := last / f"{name}.json").exists()
+    }
+    goals = {name: shares(result) for name, result in results.items()}
+    rows = [[goal, *(_of(*goals[name][goal]) for name in results)] for goal in goals["first"]]
     by_rule: dict[str, list[dict[str, Any]]] = {}
-    for case in cases:
-        by_rule.setdefault(case["rules"][0], []).append(case)
-    rows = [[f"[`{rule}`](rules.md#{rule})", *_counts(members)] for rule, members in sorted(by_rule.items())]
-    rows.append(["**all**", *(f"**{cell}**" for cell in _counts(cases))])
-    severe, warned = (sum(bool(row[kind]) for row in controls) for kind in ("severe", "warnings"))
-    silent = sum(not any(each["severity"] == "severe" for each in case["findings"]) for case in cases)
+    for fault in results["first"]["faults"]:
+        by_rule.setdefault(fault["rules"][0], []).append(fault)
+    lines = [[f"[`{rule}`](rules.md#{rule})", *_counts(members)] for rule, members in sorted(by_rule.items())]
     return "\n\n".join(
         [
-            table(["the fault's rule", "cases", "right rule first", "in the first three", "right layer"], rows),
-            f"Something severe, right or wrong, was found in {len(cases) - silent} of {len(cases)} faults. "
-            f"Of {len(controls)} healthy set-ups, {severe} had a severe finding and {warned} a warning at worst.",
+            table(["", *(RUNS[name] for name in results)], rows),
+            "By the fault's rule, at first sight:",
+            table(["the fault's rule", "cases", "right rule first", "in the first three", "right layer"], lines),
         ]
     )
+
+
+def _of(count: int, of: int) -> str:
+    """A share with its 95 % interval (Wilson)."""
+    if not of:
+        return "–"
+    z, p = 1.96, count / of
+    center, half = (p + z * z / 2 / of) / (1 + z * z / of), z * math.sqrt(p * (1 - p) / of + z * z / 4 / of**2)
+    half /= 1 + z * z / of
+    return f"{count} of {of}, {p:.0%} ({max(center - half, 0):.0%} to {min(center + half, 1):.0%})"
 
 
 def _counts(cases: list[dict[str, Any]]) -> list[str]:
