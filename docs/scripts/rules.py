@@ -12,6 +12,7 @@ from wellcond.diagnosis import rules
 from wellcond.diagnosis.causes import CAUSES, as_mermaid, kind_of
 from wellcond.diagnosis.finding import BASES
 from wellcond.diagnosis.judge import RULES
+from wellcond.diagnosis.probes.behavior import PROBES, price
 from wellcond.diagnosis.rule import explanation
 from wellcond.diagnosis.threshold import Condition, Threshold, thresholds_in
 from wellcond.remedies import REMEDIES
@@ -35,6 +36,11 @@ GRAPH = """## What causes what
 several arrows lead from one rule to another, only the detour is drawn. Of two findings in the box, the worse one is
 taken for the cause."""
 NATURAL_SIZE = '%%{init: {"flowchart": {"useMaxWidth": false}}}%%'  # wider than the page: it scrolls
+PROBES_INTRO = """## What the probes ask
+
+A network is judged by what it does and not by the names of its modules. Each probe changes one thing on the first
+batch, passes it through again and compares. A cost is in training steps (forward and backward pass of one mini-batch)
+and the most it can be; `diagnosis.evidence.behavior` holds what they showed."""
 OWN = """## A rule of your own
 
 ```python
@@ -67,7 +73,14 @@ def page() -> str:
         first = explanation(name).partition("\n\n")[0].replace("\n", " ")
         lines.append(f"| [`{name}`](#{name}) | {kind_of(name)} | {_cell(first)} |")
     graph = f"{GRAPH}\n\n```mermaid\n{NATURAL_SIZE}\n{as_mermaid()}\n```"
-    return "\n\n".join([INTRO, "\n".join(lines), graph, *map(_entry, sorted(RULES)), OWN]) + "\n"
+    return "\n\n".join([INTRO, "\n".join(lines), graph, _probes(), *map(_entry, sorted(RULES)), OWN]) + "\n"
+
+
+def _probes() -> str:
+    """The probes, what they ask and what they cost."""
+    lines = [f"| `{name}` | {_cell(probe.what)} | {probe.cost:.1f} |" for name, probe in PROBES.items()]
+    total = f"| all | with the pass that they start from | {price():.1f} |"
+    return "\n".join([PROBES_INTRO, "", "| | asks | cost |", "|---|---|---|", *lines, total])
 
 
 def _entry(name: str) -> str:
