@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.evening.evening import Evening
 from benchmarks.evening.packing import take
-from benchmarks.evening.plan import SHARING, Plan
+from benchmarks.evening.plan import Plan
 from benchmarks.evening.queue import QUEUE
 from wellcond_papers.data.locate import data_root
 from wellcond_papers.experiments.reproduce import missing_data
@@ -29,7 +29,7 @@ def table(plan: Plan, data: Path, device: str) -> str:
     total = 0.0
     for entry in plan.entries:
         left, count = plan.left(entry, device), len(entry.cells())
-        minutes = sum(each.seconds for each in left) / 60 / SHARING
+        minutes = sum(each.seconds for each in left) / 60 / entry.sharing
         absent = [name for name in entry.data() if left and is_missing[name]]
         what = f"needs {', '.join(absent)}" if absent else entry.decides
         lines.append(f"{entry.name:<19} {entry.scale:<8} {f'{count - len(left)}/{count}':>8} {minutes:7.1f}  {what}")

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks.evening.packing import MIB, pack
-from benchmarks.evening.plan import SHARING, Plan, Planned
+from benchmarks.evening.plan import Plan, Planned
 from wellcond_papers.experiments.reproduce import NamedMeasure, missing_data
 from wellcond_papers.experiments.running.launchers import Processes
 from wellcond_papers.experiments.running.store import Ended
@@ -109,7 +109,8 @@ class Evening:
         """Whether it can finish, or continue another time from what this one brings."""
         size = planned.entry.checkpoint
         continues = size is not None and (self.stays or size <= TRAVELS) and left > WORTHWHILE
-        return continues or planned.seconds * max(1.0, self.workers / SHARING) <= left
+        workers = 1 if planned.entry.alone else self.workers
+        return continues or planned.seconds * max(1.0, workers / planned.entry.sharing) <= left
 
     def _has_room(self, planned: Planned) -> bool:
         running = list(self._running.values())

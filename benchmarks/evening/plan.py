@@ -16,9 +16,6 @@ from wellcond_papers.experiments.running.store import Ended, Store
 from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Record
 
-SHARING = 8
-"""Cells that shared the GPU when the times in rows and queue were taken."""
-
 GRID = ("values", "lrs", "rates")
 """Settings that list what one cell trains with, one after the other."""
 
@@ -67,7 +64,7 @@ class Plan:
         cells = entry.cells()
         missing = {cell.key for cell in (read_rows(path).missing if path.exists() else cells)}
         known = self._records(entry, device)
-        declared = 60 * entry.minutes * SHARING / max(len(cells), 1)
+        declared = 60 * entry.minutes * entry.sharing / max(len(cells), 1)
         left = [Planned(entry, cell, _seconds(cell, known) or declared) for cell in cells if cell.key in missing]
         return sorted(left, key=lambda each: (not self._has_checkpoint(each), -each.seconds))
 

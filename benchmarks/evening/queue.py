@@ -9,6 +9,9 @@ from wellcond_papers.experiments import catalog
 from wellcond_papers.experiments.experiment import Cell, Experiment, Settings
 from wellcond_papers.experiments.scales import Scale
 
+SHARING = 8
+"""Cells that shared the GPU when the times in rows and queue were taken."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -33,6 +36,11 @@ class Entry:
     checkpoint: float | None = None
     memory: float = 4.0
     alone: bool = False
+
+    @property
+    def sharing(self) -> int:
+        """Cells that shared the GPU when its times were taken."""
+        return 1 if self.alone else SHARING
 
     @property
     def experiment(self) -> Experiment:
@@ -95,7 +103,8 @@ QUEUE = (
     Entry("huang2020-fig2", "the same for the second moment", 1, memory=18),
     Entry("huang2020-fig3", "the same for 24 units", 1, memory=18),
     Entry("huang2020-fig4", "the same for 36 units", 1, memory=18),
-    Entry("lange2022-fig9", "time of BNP at 256 and 512", 5, alone=True),
+    Entry("lange2022-fig9", "time of BNP at 16", 4.5, _has(batch=16), alone=True),
+    Entry("lange2022-fig9", "time of BNP at 256 and 512", 0.5, _has(batch=(256, 512)), alone=True),
     Entry("lange2022-fig8", "κ of a unit's Hessian", 1),
     Entry("wei2019-fig1", "λ_max and η* at 40 γ", 1),
     Entry("wei2019-fig2", "the map at the paper's resolution", 6, FIRST, memory=16),

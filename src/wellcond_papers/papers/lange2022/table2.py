@@ -15,7 +15,7 @@ from wellcond_papers.papers.lange2022.rates import TABLE_2, around
 from wellcond_papers.papers.lange2022.training import measure
 
 MINI_BATCH = "BNP of the mini-batch"
-SIX = "CIFAR-10, batch 6:"
+FIRST, SIX = "MNIST, batch 60", "CIFAR-10, batch 6:"
 RUNNING_AGAINST_MINI_BATCH = ["CIFAR-10, batch 60", "CIFAR-10, batch 6"]
 STEPS = {60: 1000, 6: 3000, 1: 3000}
 """By mini-batch, at the scale "laptop"."""
@@ -54,7 +54,13 @@ EXPERIMENT = Experiment(
     },
     measure=measure,
     claims=[
-        *(best_are_printed(row, printed) for row, printed in TABLE_2.items()),
+        best_are_printed(FIRST, TABLE_2[FIRST]).because(
+            "paper", "seeds",
+            "The best rate of the vanilla network is the printed one. BN ends at 98.1 and 98.2 % with 0.1, and at 98.0 "
+            "and 97.9 % with the printed 0.5: their means differ by 0.2 points, no more than 10,000 test images tell. "
+            "BNP and LN have not run at all rates yet.",
+        ),
+        *(best_are_printed(row, printed) for row, printed in TABLE_2.items() if row != FIRST),
         converges_better(
             "BNP works better with running averages than with the statistics of the mini-batch",
             "we find mean and variance estimated using the running averages works better in practice",
