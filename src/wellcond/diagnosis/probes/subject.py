@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,11 @@ from wellcond.diagnosis.inspection.signals import Signals
 from wellcond.network.calling import logits_of
 from wellcond.network.isolation import isolation
 from wellcond.problem.batches import examples_in
+from wellcond.problem.loss.outputs import named_tensors, own_loss, seen_outputs
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Subject:
         raw: What the model returned for them, without a graph.
         outputs: The tensor among them that the loss depends on; None if there is no such tensor, and with a step of the
             user's own.
+        name: Its name in what the model returns, as it is written in code: "", `.logits`, `[0]`.
     """
 
     problem: Problem
@@ -38,6 +43,8 @@ class Subject:
     targets: Any
     raw: Any
     outputs: Tensor | None
+    name: str = ""
+    _shared: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, problem: Problem) -> Subject:
@@ -45,8 +52,8 @@ class Subject:
         with torch.no_grad(), contextlib.closing(problem.data()) as data:
             index, (inputs, targets) = next(data)
             raw = problem.forward(index, inputs)
-        is_step = isinstance(problem.loss, TrainingStep)
-        return cls(problem, inputs, targets, raw, None if is_step else logits_of(raw))
+        name = _name_of_outputs(problem, raw, targets)
+        return cls(problem, inputs, targets, raw, None if name is None else named_tensors(raw).get(name), name or "")
 
     @property
     def examples(self) -> int:
@@ -75,11 +82,35 @@ class Subject:
     def outputs_for(self, inputs: Any) -> Tensor | None:
         """The outputs for other inputs, without a graph: one forward pass."""
         with torch.no_grad():
-            return logits_of(self.problem.forward(0, inputs))
+            return self.outputs_in(self.problem.forward(0, inputs))
+
+    def outputs_in(self, raw: Any) -> Tensor | None:
+        """The same tensor in what the model returns another time."""
+        return named_tensors(raw).get(self.name)
+
+    def once(self, function: Callable[..., T], *args: Any) -> T:
+        """What a function of the subject returns: computed once, and shared between probes."""
+        key = (function, *args)
+        if key not in self._shared:
+            self._shared[key] = function(self, *args)
+        result: T = self._shared[key]
+        return result
 
     def last(self, count: int) -> Any:
         """The inputs of the last few examples."""
         return tree_map(lambda t: t[-count:] if isinstance(t, Tensor) else t, self.inputs)
+
+
+def _name_of_outputs(problem: Problem, raw: Any, targets: Any) -> str | None:
+    """The name of the only tensor that the loss depends on, or that the model computes its own loss from."""
+    logits = logits_of(raw)
+    if isinstance(problem.loss, TrainingStep) or isinstance(raw, Tensor) or logits is not None:
+        is_step = isinstance(problem.loss, TrainingStep)
+        return None if is_step else next(name for name, t in named_tensors(raw).items() if t is logits)
+    if problem.loss is own_loss:
+        return next((name for name, t in named_tensors(raw).items() if t.is_floating_point() and t.dim() > 1), None)
+    names = seen_outputs(problem.raw_loss, raw, targets).names
+    return names[0] if len(names) == 1 else None
 
 
 def relative_change(before: Tensor, after: Tensor) -> float:

@@ -1,0 +1,145 @@
+"""How much each step of a sequence moves the outputs, by gradients, which leave masks and lengths as they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wellcond.diagnosis.probes.steps import SPARE, Compared, Sequence, compared, sequences
+from wellcond.diagnosis.probes.subject import Subject
+from wellcond.network.calling import tensors_in
+from wellcond.network.taps import WatchedFunctions, bracketed
+from wellcond.problem.problem import Problem
+
+LOOKUPS: dict[Any, str] = {F.embedding: "embedding", torch.embedding: "embedding", Tensor.__getitem__: "index"}
+"""Functions by which tokens become numbers."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A pass with a graph, in which every step of a sequence can be differentiated with respect to.
+
+    Attributes:
+        problem: What is probed.
+        sequence: Sequence of the inputs.
+        outputs: Outputs, with a graph.
+        pair: Which outputs are compared with which targets; None if there is no target for each step.
+        read: First step of each piece of the sequence as numbers, and the piece (N, steps, …) or (N, …) of one step.
+        calls: First inputs of the layers, by name, call after call.
+        grids: Outputs of modules that count steps, with the name of the module, in the order of the pass.
+    """
+
+    problem: Problem
+    sequence: Sequence
+    outputs: Tensor
+    pair: Compared | None
+    read: list[tuple[int, Tensor]]
+    calls: dict[str, list[Any]] = field(default_factory=dict)
+    grids: list[tuple[str, Tensor]] = field(default_factory=list)
+
+    @property
+    def by_step(self) -> Tensor | None:
+        """(N, T', …), the outputs of every step."""
+        return None if self.pair is None else self.pair.grid(self.outputs)
+
+    def influence(self, of: Tensor) -> Tensor:
+        """(N, T), the norm of the gradient at each step of a random combination of some numbers: a backward pass."""
+        weights = torch.randn(of.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(of)
+        pieces = [piece for _, piece in self.read]
+        gradients = self.problem.gradient((weights * of).sum(), pieces, retain_graph=True, allow_unused=True)
+        norms = torch.zeros(self.sequence.grid.shape[:2], dtype=torch.float64, device=of.device)
+        for (first, piece), gradient in zip(self.read, gradients, strict=True):
+            if gradient is None:
+                continue
+            whole = gradient if piece.dim() > 2 or not self.sequence.is_tokens else gradient.unsqueeze(1)
+            norms[:, first : first + whole.shape[1]] += _by_step(whole).double()
+        return norms
+
+
+def _by_step(gradient: Tensor) -> Tensor:
+    return gradient.flatten(2).norm(dim=2) if gradient.dim() > 2 else gradient.abs()
+
+
+def main_sequence(subject: Subject) -> Sequence | None:
+    """The first tensor of the inputs that counts steps: tokens, or vectors of numbers, (N, T, d) or (T, N, d)."""
+    every = [] if subject.outputs is None else sequences(subject)
+    steps_first = _has_steps_first(subject.problem.model)
+    for each in sorted(every, key=lambda one: one.layout.steps_first != steps_first):
+        is_series = each.is_tokens if each.grid.dim() == 2 else each.grid.dim() == 3
+        is_as_it_is = each.grid.shape[:2] == (each.layout.examples, each.layout.steps)
+        if is_series and is_as_it_is and _fits(each, subject):
+            return each
+    return None
+
+
+def _has_steps_first(model: nn.Module) -> bool:
+    flags = [m.batch_first for m in model.modules() if isinstance(m, (nn.RNNBase, nn.MultiheadAttention))]
+    return bool(flags) and not any(flags)
+
+
+def _fits(sequence: Sequence, subject: Subject) -> bool:
+    outputs, layout = subject.outputs, sequence.layout
+    tensor = sequence.grid.transpose(0, 1) if layout.steps_first else sequence.grid
+    # steps that come last are channels to everything but a convolution
+    is_front = tensor.shape[:2] == ((layout.steps, layout.examples) if layout.steps_first else sequence.grid.shape[:2])
+    if outputs is None or not outputs.dim() or not is_front:
+        return False
+    return len(outputs) == layout.examples or any(True for _ in layout.grids(outputs, SPARE))
+
+
+def watched(subject: Subject) -> Watched | None:
+    """Pass the batch once more, with a graph."""
+    sequence = subject.once(main_sequence)
+    if sequence is None:
+        return None
+    read: list[tuple[int, Tensor]] = []
+    calls: dict[str, list[Any]] = defaultdict(list)
+    grids: list[tuple[str, Tensor]] = []
+    names = {module: name for name, module in subject.problem.model.named_modules() if name}
+
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls[names[module]].append(next(iter(tensors_in((args, kwargs))), None))
+
+    def leave(module: nn.Module, output: Any) -> None:
+        tensor = next(iter(tensors_in(output)), None)
+        grid = None if tensor is None or not tensor.requires_grad else next(sequence.layout.grids(tensor), None)
+        if grid is not None:
+            grids.append((names[module], grid))
+
+    def look_up(_kind: str, args: tuple[Any, ...], _kwargs: dict[str, Any], output: Any) -> None:
+        index = next((a for a in args if isinstance(a, Tensor) and not a.is_floating_point()), None)
+        first = None if index is None or index.dtype == torch.bool else _first_step(sequence, index, len(read))
+        if first is not None and isinstance(output, Tensor) and output.is_floating_point():
+            numbers = output if output.requires_grad else output.requires_grad_()
+            turned = sequence.layout.steps_first and index is not None and index.dim() == 2
+            read.append((first, numbers.transpose(0, 1) if turned else numbers))
+
+    with torch.enable_grad(), bracketed(names, enter, leave):
+        if sequence.is_tokens:
+            with WatchedFunctions(LOOKUPS, look_up):
+                raw = subject.problem.forward(0, sequence.inputs)
+        else:
+            leaf = sequence.grid.detach().clone().requires_grad_()
+            read.append((0, leaf))
+            raw = subject.problem.forward(0, sequence.with_grid(leaf))
+    outputs = subject.outputs_in(raw)
+    if outputs is None or not outputs.requires_grad or not read:
+        return None
+    pair = subject.once(compared, sequence.layout)
+    return Watched(subject.problem, sequence, outputs, pair, read, dict(calls), grids)
+
+
+def _first_step(sequence: Sequence, index: Tensor, call: int) -> int | None:
+    """The step at which looked-up tokens begin: all of the sequence, without its end, or one step after another."""
+    tokens = sequence.grid
+    if index.dim() == 2:
+        grid = index.transpose(0, 1) if sequence.layout.steps_first else index
+        fits = len(grid) == len(tokens) and grid.shape[1] <= tokens.shape[1]
+        return 0 if fits and torch.equal(grid, tokens[:, : grid.shape[1]]) else None
+    fits = index.dim() == 1 and call < tokens.shape[1] and len(index) == len(tokens)
+    return call if fits and torch.equal(index, tokens[:, call]) else None

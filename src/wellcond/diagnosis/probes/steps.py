@@ -1,0 +1,227 @@
+"""Sequences: which tensor of the inputs counts steps, along which dimension, and what the loss asks of each step.
+
+Legend: N examples, T steps. A *grid* is a tensor with the examples in front and the steps next, (N, T, …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wellcond.diagnosis.probes.subject import Subject
+from wellcond.problem.batches import LABELS, own_copies
+from wellcond.problem.loss.outputs import named_tensors, own_loss, with_tensors
+
+FEWEST_STEPS = 3
+"""Steps of the shortest sequence that is looked at."""
+LOCAL = 0.5
+"""Share of a change at one step from which on it is a change of this step."""
+ONE_HOT = 3
+"""Fewest classes of a one-hot code; two zeros and ones are flags."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How examples and steps are counted in a batch.
+
+    Attributes:
+        examples: N.
+        steps: T.
+        steps_first: Whether the steps are in front of the examples.
+    """
+
+    examples: int
+    steps: int
+    steps_first: bool
+
+    def grids(self, tensor: Tensor, spare: int = 0) -> Iterator[Tensor]:
+        """Views of a tensor as a grid: as it is, turned, with the steps last, or unrolled from one dimension.
+
+        Args:
+            tensor: Inputs, targets or outputs.
+            spare: Steps that may be missing at the end.
+        """
+        n = self.examples
+        for steps in range(self.steps, self.steps - spare - 1, -1):
+            front = (steps, n) if self.steps_first else (n, steps)
+            if tensor.shape[:2] == front:
+                yield tensor.transpose(0, 1) if self.steps_first else tensor
+            if tensor.dim() > 2 and tensor.shape[0] == n and tensor.shape[2] == steps and not self.steps_first:
+                yield tensor.transpose(1, 2)
+            if tensor.dim() and len(tensor) == n * steps and n > 1:
+                unrolled = tensor.unflatten(0, front)
+                yield unrolled.transpose(0, 1) if self.steps_first else unrolled
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A tensor of the inputs that counts steps.
+
+    Attributes:
+        inputs: The inputs, of which it is one.
+        name: Its name in the inputs.
+        grid: (N, T, …), a view of it.
+        layout: How examples and steps are counted.
+    """
+
+    inputs: Any
+    name: str
+    grid: Tensor
+    layout: Layout
+
+    @property
+    def is_tokens(self) -> bool:
+        """Whether its entries are indices."""
+        return not self.grid.is_floating_point()
+
+    def with_grid(self, other: Tensor) -> Any:
+        """The inputs with other values of this tensor, given as a grid."""
+        tensor = named_tensors(self.inputs)[self.name]
+        back = other.transpose(0, 1) if self.layout.steps_first else other
+        if back.shape != tensor.shape:
+            back = back.transpose(1, 2)
+        return with_tensors(self.inputs, {id(tensor): back})
+
+    def with_other_examples(self, where: Tensor) -> Any:
+        """The inputs with those of another example at some places (N, T), so that all values are ordinary ones."""
+        others = self.grid.roll(1, 0) if len(self.grid) > 1 else self.grid.flip(1)
+        chosen = where.view(*where.shape, *[1] * (self.grid.dim() - 2))
+        return self.with_grid(torch.where(chosen, others, self.grid))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the loss compares: outputs of a step with targets of a step.
+
+    Attributes:
+        target: (N, T, …), the targets.
+        offset: The outputs at step t are compared with the targets at t + offset.
+        counted: (N, T'), whether the loss depends on the outputs at a step; T' may be a few steps less than T.
+        which: Number of the view that makes the outputs a grid, among all such views.
+        layout: How examples and steps are counted.
+    """
+
+    target: Tensor
+    offset: int
+    counted: Tensor
+    which: int
+    layout: Layout
+
+    def grid(self, outputs: Tensor) -> Tensor:
+        """(N, T', …), the outputs."""
+        return [*self.layout.grids(outputs, SPARE)][self.which]
+
+
+SPARE = 2
+"""Steps that outputs may have less than inputs: a model may drop the last."""
+
+
+def sequences(subject: Subject) -> list[Sequence]:
+    """Tensors of the inputs that may count steps: indices (N, T), or numbers (N, T, …), in either order."""
+    inputs = subject.once(separate_inputs)
+    return [
+        Sequence(inputs, name, grid, layout)
+        for name, tensor in named_tensors(inputs).items()
+        if not _is_target(subject, name, inputs) and tensor.dim() in (2, 3) and tensor.layout is torch.strided
+        for layout in _layouts(tensor)
+        for grid in [next(layout.grids(tensor))]
+        if not _is_flag(tensor)
+    ]
+
+
+def separate_inputs(subject: Subject) -> Any:
+    """The inputs with every tensor apart: a batch may have one for the tokens and the labels."""
+    return own_copies(subject.inputs)
+
+
+def _layouts(tensor: Tensor) -> Iterator[Layout]:
+    first, second, *rest = tensor.shape
+    if second >= FEWEST_STEPS:
+        yield Layout(first, second, False)
+    if first >= FEWEST_STEPS:
+        yield Layout(second, first, True)
+    if rest and rest[0] >= FEWEST_STEPS and tensor.is_floating_point():
+        yield Layout(first, rest[0], False)
+
+
+def _is_flag(tensor: Tensor) -> bool:
+    """Whether it is a mask: zeros and ones, or booleans."""
+    return tensor.dtype == torch.bool or (tensor.dim() == 2 and bool(((tensor == 0) | (tensor == 1)).all()))
+
+
+def _is_target(subject: Subject, name: str, inputs: Any) -> bool:
+    """Whether a tensor of the inputs holds the targets, from which the model computes its own loss."""
+    return subject.problem.loss is own_loss and name == name_of_target(subject, inputs)
+
+
+def name_of_target(subject: Subject, inputs: Any) -> str | None:
+    """The name of the targets in the inputs of a model that computes its own loss."""
+    names = [*named_tensors(inputs)]
+    labels = [name for name in names if name in {f"[{label!r}]" for label in LABELS}]
+    has_targets = isinstance(subject.targets, Tensor) and isinstance(inputs, (tuple, list)) and len(inputs) > 1
+    return labels[0] if labels else names[-1] if has_targets else None
+
+
+def compared(subject: Subject, layout: Layout) -> Compared | None:
+    """See which outputs the gradient of the loss changes at, if the targets of one step are taken from other examples.
+
+    Returns:
+        None where there is no target for each step.
+    """
+    target = subject.once(target_of)
+    grid = None if target is None else next(layout.grids(target, 1), None)
+    if subject.outputs is None or target is None or grid is None:
+        return None
+    if not any(True for _ in layout.grids(subject.outputs, SPARE)) or (before := subject.once(loss_gradient)) is None:
+        return None
+    steps = grid.shape[1]
+    for step in dict.fromkeys((steps // 2, steps // 4, 3 * steps // 4)):
+        changed = target.clone()
+        next(layout.grids(changed, 1))[:, step] = grid.roll(1, 0)[:, step]
+        if torch.equal(changed, target) or (after := loss_gradient(subject, changed)) is None:
+            continue
+        pairs = zip(layout.grids(before, SPARE), layout.grids(after, SPARE), strict=True)
+        for which, (first, second) in enumerate(pairs):
+            profile = (second - first).abs().transpose(0, 1).flatten(1).double().sum(1)
+            if float(profile.max()) > LOCAL * float(profile.sum()) > 0:
+                counted = first.flatten(2).any(2) if first.dim() > 2 else first != 0
+                return Compared(grid, step - int(profile.argmax()), counted, which, layout)
+        if subject.problem.loss is own_loss:
+            return None  # another try would take another pass
+    return None
+
+
+def target_of(subject: Subject) -> Tensor | None:
+    """The targets, if they are one tensor."""
+    if subject.problem.loss is own_loss:
+        inputs = subject.once(separate_inputs)
+        return named_tensors(inputs).get(name_of_target(subject, inputs) or "")
+    return subject.targets if isinstance(subject.targets, Tensor) else None
+
+
+def loss_gradient(subject: Subject, target: Tensor | None = None) -> Tensor | None:
+    """∂L/∂f: of the loss alone, or by a pass through a model that computes its own loss.
+
+    Args:
+        subject: The batch.
+        target: Other targets than its own.
+    """
+    problem = subject.problem
+    with torch.enable_grad():
+        if problem.loss is own_loss:
+            inputs = subject.once(separate_inputs)
+            labels = named_tensors(inputs)[name_of_target(subject, inputs) or ""]
+            raw = problem.forward(0, with_tensors(inputs, {id(labels): labels if target is None else target}))
+            outputs = subject.outputs_in(raw)
+        else:
+            outputs = None if subject.outputs is None else subject.outputs.detach().requires_grad_()
+            raw = with_tensors(subject.raw, {id(subject.outputs): outputs})
+        if outputs is None:
+            return None
+        loss = problem.raw_loss(raw, subject.targets if target is None else target)
+        (gradient,) = torch.autograd.grad(loss, [outputs], allow_unused=True)
+    return None if gradient is None else gradient.detach()
