@@ -74,6 +74,31 @@ class Slow:
     condition: float
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """How well features predict targets linearly, each target from the other examples.
+
+    Attributes:
+        advantage: Over shuffled targets, in standard deviations of these.
+        error: Squared error over the targets' variance.
+    """
+
+    advantage: float
+    error: float
+
+
+def left_out_prediction(features: Tensor, targets: Tensor) -> Prediction:
+    """Predict targets (n,) or (n, k) by leave-one-out ridge regression on features (n, d), compared with shuffles."""
+    y = _columns(targets[:, None] if targets.dim() == 1 else targets)
+    x = features.double()
+    x = x[:, x.std(0) > 0]
+    if len(x) < 3 or not x.shape[1] or not bool((y != y[0]).any()):
+        return Prediction(0.0, 1.0)
+    x = (x - x.mean(0)) / x.std(0)
+    errors = _left_out(x @ x.T, min(x.shape), y, _orders(len(x)))
+    return Prediction(_deviations(errors), float(errors[0] / (y - y.mean(0)).square().sum()))
+
+
 def relation(problem: Problem) -> Relation | None:
     """Probe a problem's data; None if inputs are not features (tokens, several tensors) or targets are not labels.
 
@@ -94,10 +119,7 @@ def relation(problem: Problem) -> Relation | None:
     if len(x) < 3 or not x.shape[1] or not bool(x.isfinite().all()) or not bool((y != y[0]).any()):
         return None
     x = (x - x.mean(0)) / x.std(0)
-    generator = torch.Generator().manual_seed(0)
-    orders = torch.stack(
-        [torch.arange(len(x)), *(torch.randperm(len(x), generator=generator) for _ in range(SHUFFLES))]
-    )
+    orders = _orders(len(x))
     distances = torch.cdist(x, x)
     kernel = (-0.5 * (distances / distances.median()).square()).exp()
     nearest = distances.fill_diagonal_(math.inf).argmin(1)
@@ -132,6 +154,12 @@ def _read(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
             seen += len(x[0])
             if seen >= EXAMPLES_READ:
                 return
+
+
+def _orders(count: int) -> Tensor:
+    """The order as it is, and shuffles of it."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.stack([torch.arange(count), *(torch.randperm(count, generator=generator) for _ in range(SHUFFLES))])
 
 
 def _columns(y: Tensor) -> Tensor:

@@ -275,6 +275,19 @@ CLAMPED_SHARE: Final = quantity("clamped_share")
 TARGETS_OUTSIDE_SHARE: Final = quantity("targets_outside_share")
 MIXING: Final = quantity("mixing")
 """Relative change of an example's output if the other examples of its batch are left out."""
+TARGET_SHIFT: Final = quantity("target_shift", unit="steps")
+"""The output at step t is asked for the input at step t + shift."""
+FUTURE_CHANGE: Final = quantity("future_change")
+"""Relative change of the outputs just before a step if the inputs from there on are other ones."""
+GRADIENT_REACH: Final = quantity("gradient_reach", unit="steps")
+"""Last steps of a sequence that a gradient comes back to."""
+PADDING_SHARE: Final = quantity("padding_share")
+PADDING_IN_LOSS: Final = quantity("padding_in_loss")
+"""Share of padding in the steps that count in the loss."""
+PADDING_INFLUENCE: Final = quantity("padding_influence")
+"""Influence of a padded step on what is read from real ones, over that of a real step."""
+ORDER_CHANGE: Final = quantity("order_change")
+"""Relative change of the outputs if the steps of a sequence change places."""
 STANDARDIZED_LOSS: Final = quantity("standardized_loss")
 STANDARDIZED_GRADIENT_NORM: Final = quantity("standardized_gradient_norm")
 UNSTANDARDIZED_GRADIENT_NORM: Final = quantity("unstandardized_gradient_norm")

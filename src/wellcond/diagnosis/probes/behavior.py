@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.examples import Mixing, mixing
+from wellcond.diagnosis.probes.future import Shift, shift
+from wellcond.diagnosis.probes.memory import Memory, memory
+from wellcond.diagnosis.probes.order import Order, order
+from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
@@ -22,16 +26,35 @@ class Behavior:
 
     Attributes:
         mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
+        shift: Which step's input each output is asked for, and whether it sees it; None if targets are not the inputs.
+        memory: How far back in time a gradient reaches; None if the inputs are no sequence.
+        padding: What depends on padding; None if there is none.
+        order: Whether outputs depend on the order of steps; None if the inputs are no sequence.
         failures: What could not be probed, and why.
     """
 
     mixing: Mixing | None = None
+    shift: Shift | None = None
+    memory: Memory | None = None
+    padding: Padding | None = None
+    order: Order | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
     def rows(self, step: int | None = None) -> Iterator[Row]:
         """The numbers of the network."""
         if self.mixing is not None:
             yield Row(step, "", q.MIXING, self.mixing.difference, "")
+        if self.shift is not None:
+            yield Row(step, "", q.TARGET_SHIFT, float(self.shift.steps), "steps")
+            yield Row(step, "", q.FUTURE_CHANGE, self.shift.future, "")
+        if self.memory is not None:
+            yield Row(step, "", q.GRADIENT_REACH, float(self.memory.reached), "steps")
+        if self.padding is not None:
+            yield Row(step, "", q.PADDING_SHARE, self.padding.share, "")
+            yield Row(step, "", q.PADDING_IN_LOSS, self.padding.in_loss, "")
+            yield Row(step, "", q.PADDING_INFLUENCE, self.padding.seen, "")
+        if self.order is not None:
+            yield Row(step, "", q.ORDER_CHANGE, self.order.change, "")
 
 
 class Probe(NamedTuple):
@@ -50,8 +73,13 @@ class Probe(NamedTuple):
 
 PROBES: dict[str, Probe] = {
     "mixing": Probe("whether examples of a batch influence each other", mixing, 5 / 3),
+    "shift": Probe("whether outputs see what they are asked for", shift, 4 / 3),
+    "memory": Probe("how far back in time gradients reach", memory, 4 / 3),
+    "padding": Probe("what depends on padding", padding, 0.0),
+    "order": Probe("whether the order of steps matters", order, 1 / 3),
 }
-"""By the field of `Behavior` that holds the result."""
+"""By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is
+read from the pass of the memory."""
 
 FIRST_PASS = 1 / 3
 """Cost of the pass that all of them start from, in u."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from wellcond.diagnosis.probes.influence import FIRST_MODULES, has_steps_first, repeats, watched
 from wellcond.diagnosis.probes.steps import ONE_HOT, Compared, Sequence, compared, sequences
 from wellcond.diagnosis.probes.subject import Subject, relative_change
+from wellcond.problem.loss.outputs import own_loss
 
 SHIFTS = (1, 0, -1, 2, 3, -2, -3)
 """Shifts that are looked for. The usual one comes first: where a sequence repeats itself, several fit."""
@@ -32,6 +34,7 @@ class Shift:
             cut from a longer sequence.
         future: ‖f − f'‖/‖f‖ of the outputs just before a step, if inputs from this step on are other ones.
         past: The same of the outputs at the last step, if the inputs before the last few are other ones.
+        layer: First module whose output at a step depends on later ones, if the outputs do; "" if that is not known.
     """
 
     steps: int
@@ -41,6 +44,7 @@ class Shift:
     begins_unknown: bool
     future: float = 0.0
     past: float = 0.0
+    layer: str = ""
 
 
 def shift(subject: Subject) -> Shift | None:
@@ -52,7 +56,8 @@ def shift(subject: Subject) -> Shift | None:
     copying: Shift | None = None
     for sequence, pair, each in reversed(_candidates(subject)):
         if each.steps:
-            return replace(each, future=_future(subject, sequence, pair, each))
+            future = _future(subject, sequence, pair, each)
+            return replace(each, future=future, layer=_first_that_looks_ahead(subject) if future else "")
         # without a shift, only a network with a memory tells the steps from the examples
         past = _past(subject, sequence, pair) if each.is_tokens else 0.0
         copying = replace(each, past=past)
@@ -65,9 +70,11 @@ def _candidates(subject: Subject) -> list[tuple[Sequence, Compared, Shift]]:
     """Sequences that the targets repeat; of several, as of an encoder and a decoder, the last is continued."""
     found: list[tuple[Sequence, Compared, Shift]] = []
     every = [] if subject.outputs is None else sequences(subject)
+    # a model that computes its own loss takes a pass for each layout that is tried
+    may_be_turned = subject.problem.loss is not own_loss or has_steps_first(subject.problem.model)
     for sequence in sorted(every, key=lambda each: each.layout.steps_first):
         layout = sequence.layout
-        if layout.steps_first and any(each.steps for *_, each in found):
+        if layout.steps_first and (any(each.steps for *_, each in found) or not may_be_turned):
             break
         pair = subject.once(compared, layout)
         each = None if pair is None else _shift_between(sequence, pair)
@@ -136,6 +143,16 @@ def _future(subject: Subject, sequence: Sequence, pair: Compared, each: Shift) -
     return _change(subject, sequence, pair, where, window)
 
 
+def _first_that_looks_ahead(subject: Subject) -> str:
+    """The first module whose output in the middle of the sequence depends on later steps."""
+    seen = subject.once(watched)
+    middle = 0 if seen is None else seen.sequence.layout.steps // 2
+    for name, grid in [] if seen is None else seen.grids[:FIRST_MODULES]:
+        if seen is not None and bool((seen.influence(grid[:, middle])[:, middle + 1 :] > 0).any()):
+            return name
+    return ""
+
+
 def _past(subject: Subject, sequence: Sequence, pair: Compared) -> float:
     """Exchange the inputs before a step that is late."""
     last = int(pair.counted.any(0).nonzero()[-1, 0])
@@ -153,11 +170,3 @@ def _change(subject: Subject, sequence: Sequence, pair: Compared, where: Tensor,
     if difference > subject.tolerance and not subject.once(repeats):
         return 0.0
     return difference
-
-
-def repeats(subject: Subject) -> bool:
-    """Whether a second pass gives the same outputs; a network that keeps a state between batches does not."""
-    again = subject.outputs_for(subject.inputs)
-    if again is None or subject.outputs is None or again.shape != subject.outputs.shape:
-        return False
-    return relative_change(subject.outputs, again) <= subject.tolerance

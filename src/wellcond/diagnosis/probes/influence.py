@@ -10,14 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wellcond.diagnosis.probes.steps import SPARE, Compared, Sequence, compared, sequences
-from wellcond.diagnosis.probes.subject import Subject
+from wellcond.diagnosis.probes.steps import SPARE, Sequence, compared, padded, sequences
+from wellcond.diagnosis.probes.subject import Subject, relative_change
 from wellcond.network.calling import tensors_in
 from wellcond.network.taps import WatchedFunctions, bracketed
 from wellcond.problem.problem import Problem
 
 LOOKUPS: dict[Any, str] = {F.embedding: "embedding", torch.embedding: "embedding", Tensor.__getitem__: "index"}
 """Functions by which tokens become numbers."""
+FIRST_MODULES = 16
+"""Modules among which the first that mixes steps is looked for: embedding, dropout, norm and projections are before."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,6 @@ class Watched:
         problem: What is probed.
         sequence: Sequence of the inputs.
         outputs: Outputs, with a graph.
-        pair: Which outputs are compared with which targets; None if there is no target for each step.
         read: First step of each piece of the sequence as numbers, and the piece (N, steps, …) or (N, …) of one step.
         calls: First inputs of the layers, by name, call after call.
         grids: Outputs of modules that count steps, with the name of the module, in the order of the pass.
@@ -37,21 +38,15 @@ class Watched:
     problem: Problem
     sequence: Sequence
     outputs: Tensor
-    pair: Compared | None
     read: list[tuple[int, Tensor]]
     calls: dict[str, list[Any]] = field(default_factory=dict)
     grids: list[tuple[str, Tensor]] = field(default_factory=list)
 
-    @property
-    def by_step(self) -> Tensor | None:
-        """(N, T', …), the outputs of every step."""
-        return None if self.pair is None else self.pair.grid(self.outputs)
-
     def influence(self, of: Tensor) -> Tensor:
-        """(N, T), the norm of the gradient at each step of a random combination of some numbers: a backward pass."""
+        """(N, T), the norm of the gradient at each step of a random combination of some numbers."""
         weights = torch.randn(of.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(of)
         pieces = [piece for _, piece in self.read]
-        gradients = self.problem.gradient((weights * of).sum(), pieces, retain_graph=True, allow_unused=True)
+        gradients = torch.autograd.grad((weights * of).sum(), pieces, retain_graph=True, allow_unused=True)
         norms = torch.zeros(self.sequence.grid.shape[:2], dtype=torch.float64, device=of.device)
         for (first, piece), gradient in zip(self.read, gradients, strict=True):
             if gradient is None:
@@ -68,7 +63,7 @@ def _by_step(gradient: Tensor) -> Tensor:
 def main_sequence(subject: Subject) -> Sequence | None:
     """The first tensor of the inputs that counts steps: tokens, or vectors of numbers, (N, T, d) or (T, N, d)."""
     every = [] if subject.outputs is None else sequences(subject)
-    steps_first = _has_steps_first(subject.problem.model)
+    steps_first = has_steps_first(subject.problem.model)
     for each in sorted(every, key=lambda one: one.layout.steps_first != steps_first):
         is_series = each.is_tokens if each.grid.dim() == 2 else each.grid.dim() == 3
         is_as_it_is = each.grid.shape[:2] == (each.layout.examples, each.layout.steps)
@@ -77,7 +72,8 @@ def main_sequence(subject: Subject) -> Sequence | None:
     return None
 
 
-def _has_steps_first(model: nn.Module) -> bool:
+def has_steps_first(model: nn.Module) -> bool:
+    """Whether its recurrent and attention layers expect the steps in front of the examples."""
     flags = [m.batch_first for m in model.modules() if isinstance(m, (nn.RNNBase, nn.MultiheadAttention))]
     return bool(flags) and not any(flags)
 
@@ -130,8 +126,7 @@ def watched(subject: Subject) -> Watched | None:
     outputs = subject.outputs_in(raw)
     if outputs is None or not outputs.requires_grad or not read:
         return None
-    pair = subject.once(compared, sequence.layout)
-    return Watched(subject.problem, sequence, outputs, pair, read, dict(calls), grids)
+    return Watched(subject.problem, sequence, outputs, read, dict(calls), grids)
 
 
 def _first_step(sequence: Sequence, index: Tensor, call: int) -> int | None:
@@ -143,3 +138,51 @@ def _first_step(sequence: Sequence, index: Tensor, call: int) -> int | None:
         return 0 if fits and torch.equal(grid, tokens[:, : grid.shape[1]]) else None
     fits = index.dim() == 1 and call < tokens.shape[1] and len(index) == len(tokens)
     return call if fits and torch.equal(index, tokens[:, call]) else None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read from a sequence: the outputs of its last real step, or all outputs if they are of no single step.
+
+    Attributes:
+        watched: The pass with a graph.
+        is_by_step: Whether there is an output for each step.
+        pads: (N, T), padded places.
+        last: (N,), the last real step that has an output.
+        influence: (N, T), gradient norms of what is read.
+    """
+
+    watched: Watched
+    is_by_step: bool
+    pads: Tensor
+    last: Tensor
+    influence: Tensor
+
+
+def read_out(subject: Subject) -> Reading | None:
+    """Differentiate what is read from a sequence with respect to each of its steps: a backward pass."""
+    seen = subject.once(watched)
+    if seen is None:
+        return None
+    grid = seen.sequence.grid
+    pads = padded(grid)
+    if pads is None:
+        pads = torch.zeros(grid.shape[:2], dtype=torch.bool, device=grid.device)
+    pair = subject.once(compared, seen.sequence.layout)
+    last = (~pads).long().cumsum(1).argmax(1)
+    read = seen.outputs
+    if pair is not None:
+        by_step = pair.grid(seen.outputs)
+        last = last.clamp_max(by_step.shape[1] - 1)
+        read = by_step[torch.arange(len(last)), last]
+    seen.problem.count_backward()
+    return Reading(seen, pair is not None, pads, last, seen.influence(read))
+
+
+def repeats(subject: Subject) -> bool:
+    """Whether a second pass gives the same outputs; a network that keeps a state between batches does not."""
+    seen = subject.once(watched)
+    again = subject.outputs_for(subject.inputs) if seen is None else seen.outputs.detach()
+    if again is None or subject.outputs is None or again.shape != subject.outputs.shape:
+        return False
+    return relative_change(subject.outputs, again) <= subject.tolerance

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wellcond.diagnosis.probes.future import repeats
-from wellcond.diagnosis.probes.influence import Watched, watched
+from wellcond.diagnosis.probes.influence import Reading, Watched, read_out, repeats
+from wellcond.diagnosis.probes.steps import compared
 from wellcond.diagnosis.probes.subject import Subject, relative_change
 
 NUDGE = 0.1
@@ -33,43 +33,45 @@ class Memory:
 
 
 def memory(subject: Subject) -> Memory | None:
-    """Differentiate the last outputs with respect to every step; change the steps before the first that has a gradient.
+    """Differentiate what is read from a sequence with respect to every step; change the steps that get no gradient.
 
     Returns:
         None if the inputs are no sequence.
     """
-    seen = subject.once(watched)
-    if seen is None:
+    reading = subject.once(read_out)
+    if reading is None:
         return None
-    has_gradient = (seen.influence(seen.outputs if seen.by_step is None else seen.by_step[:, -1]) > 0).any(0)
-    if not bool(has_gradient.any()):
-        return None
-    cut = int(has_gradient.double().argmax())
-    end = int(has_gradient.nonzero()[-1, 0])  # padding at the end, or a target for an earlier step
-    if not cut or not bool(has_gradient[cut : end + 1].all()):
-        return Memory(end + 1, end + 1 - cut)
-    change = _change(subject, seen, cut)
-    return Memory(end + 1, end + 1 - cut, change, _carrier(seen) if change else "")
+    steps = torch.arange(reading.pads.shape[1], device=reading.pads.device)
+    back = reading.last[:, None] - steps  # (N, T), how many steps before the last one
+    is_real = ~reading.pads & (back >= 0)
+    with_gradient = back[is_real & (reading.influence > 0)]
+    reached = int(with_gradient.max()) + 1 if len(with_gradient) else 0
+    lost = is_real & (back >= reached)
+    length = int(reading.last.max()) + 1
+    if not reached or not bool(lost.any()):
+        return Memory(length, reached)
+    change = _change(subject, reading, lost)
+    return Memory(length, reached, change, _carrier(reading.watched) if change else "")
 
 
-def _change(subject: Subject, seen: Watched, cut: int) -> float:
-    """How much the last outputs change with the inputs before the cut."""
-    sequence = seen.sequence
-    where = torch.zeros(sequence.grid.shape[:2], dtype=torch.bool, device=sequence.grid.device)
-    where[:, :cut] = True
+def _change(subject: Subject, reading: Reading, lost: Tensor) -> float:
+    """How much what is read changes with the steps that get no gradient."""
+    sequence = reading.watched.sequence
     if sequence.is_tokens:
-        inputs = sequence.with_other_examples(where)
+        lost = lost & ~reading.pads.roll(1, 0)  # a mask may be made from the tokens
+        inputs = sequence.with_other_examples(lost)
     else:
         noise = torch.randn(sequence.grid.shape, generator=torch.Generator().manual_seed(0)).to(sequence.grid)
         size = NUDGE * sequence.grid.double().square().mean().sqrt().to(noise)
-        chosen = where.view(*where.shape, *[1] * (noise.dim() - 2))
-        inputs = sequence.with_grid(sequence.grid + chosen * size * noise)
+        inputs = sequence.with_grid(sequence.grid + lost[:, :, None] * size * noise)
     after = subject.outputs_for(inputs)
     if after is None or subject.outputs is None or after.shape != subject.outputs.shape:
         return 0.0
     before = subject.outputs
-    if seen.pair is not None:
-        before, after = seen.pair.grid(before)[:, -1], seen.pair.grid(after)[:, -1]
+    pair = subject.once(compared, sequence.layout)
+    if pair is not None:
+        rows = torch.arange(len(lost))
+        before, after = (pair.grid(t)[rows, reading.last] for t in (before, after))
     change = relative_change(before, after)
     return change if change > subject.tolerance and subject.once(repeats) else 0.0
 

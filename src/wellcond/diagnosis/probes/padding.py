@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from wellcond.diagnosis.probes.influence import Watched, main_sequence, watched
-from wellcond.diagnosis.probes.steps import Compared, Sequence, compared, sequences
+from wellcond.diagnosis.probes.influence import FIRST_MODULES, Reading, Watched, read_out
+from wellcond.diagnosis.probes.steps import Compared, compared, padded, sequences
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.network.calling import tensors_in
-
-LEAST = 0.05
-"""Share of padded places from which on there is something to see."""
-FIRST_MODULES = 16
-"""Modules among which the first that mixes steps is looked for: embedding, dropout, norm and projections are before."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +20,8 @@ class Padding:
     Attributes:
         share: Share of all places.
         in_loss: Share of the places that count in the loss; 0 if there is no target for each step.
-        is_index: Whether the targets there are classes.
+        label: The target there, if it is a class.
+        is_free: Whether no real step has this target.
         seen: Mean influence of a padded step on what is read from real ones, over that of a real step.
         hidden: First module in which a real step sees padding, but no other real step; None if there is none.
         is_masked: Whether the model is given a mask or lengths that say where the padding is.
@@ -33,7 +29,8 @@ class Padding:
 
     share: float
     in_loss: float = 0.0
-    is_index: bool = True
+    label: int | None = None
+    is_free: bool = False
     seen: float = 0.0
     hidden: str | None = None
     is_masked: bool = False
@@ -45,103 +42,88 @@ def padding(subject: Subject) -> Padding | None:
     Returns:
         None if there is none.
     """
-    in_loss, is_index, share = _in_loss(subject)
-    sequence = subject.once(main_sequence)
-    pads = None if sequence is None else padded(sequence.grid)
-    if sequence is None or pads is None:
-        return Padding(share, in_loss, is_index) if share else None
-    share = float(pads.double().mean())
-    seen = subject.once(watched)
-    ratio, hidden = (0.0, None) if seen is None else _seen(seen, pads)
-    return Padding(share, in_loss, is_index, ratio, hidden, _is_masked(sequence, pads))
+    counted = _counted_in(subject)
+    reading = subject.once(read_out)
+    if reading is None or not bool(reading.pads.any()):
+        return counted
+    seen = _seen(reading)
+    return replace(
+        counted or Padding(0.0),
+        share=float(reading.pads.double().mean()),
+        seen=seen,
+        hidden=_hiding(reading) if seen else None,
+        is_masked=_is_masked(reading),
+    )
 
 
-def padded(grid: Tensor) -> Tensor | None:
-    """(N, T), where steps are filled with one value: at one end, as many as each example lacks, and nowhere else."""
-    for turned in (grid, grid.flip(1)):
-        runs = _run_at_end(_is(turned, turned[:, -1:]))
-        longest = int(runs.sum(1).argmax())
-        is_filled = _is(turned, turned[longest : longest + 1, -1:])
-        ends = _run_at_end(is_filled)
-        lengths = ends.sum(1)
-        varies = int(lengths.max()) > max(1, int(lengths.min()))
-        if varies and bool((is_filled == ends).all()) and float(ends.double().mean()) >= LEAST:
-            return ends if turned is grid else ends.flip(1)
+def _counted_in(subject: Subject) -> Padding | None:
+    """Padding of any sequence that has a target for each step, by the share of what counts in the loss."""
+    for sequence in [] if subject.outputs is None else sequences(subject):
+        pair = subject.once(compared, sequence.layout)
+        for grid in () if pair is None else (sequence.grid, pair.target):
+            pads = padded(grid)
+            if pair is not None and pads is not None and (found := _counted(pair, pads, grid is pair.target)):
+                return found
     return None
 
 
-def _is(grid: Tensor, value: Tensor) -> Tensor:
-    same = grid == value
-    return same.flatten(2).all(2) if same.dim() > 2 else same
-
-
-def _run_at_end(places: Tensor) -> Tensor:
-    return places.flip(1).long().cumprod(1).flip(1).bool()
-
-
-def _in_loss(subject: Subject) -> tuple[float, bool, float]:
-    """The share of padding in what counts, whether targets are classes, and the share of padding in these targets."""
-    for sequence in [] if subject.outputs is None else sequences(subject):
-        pair = subject.once(compared, sequence.layout)
-        if pair is None:
-            continue
-        for grid in (sequence.grid, pair.target):
-            pads = padded(grid)
-            if pads is not None and (share := _counted(pair, pads, grid is pair.target)) is not None:
-                return share, not pair.target.is_floating_point(), float(pads.double().mean())
-    return 0.0, True, 0.0
-
-
-def _counted(pair: Compared, pads: Tensor, is_target: bool) -> float | None:
+def _counted(pair: Compared, pads: Tensor, is_target: bool) -> Padding | None:
     """The share of padding in what counts; None if the targets of padded steps say something."""
+    begin = max(0, -pair.offset)
     offset = pair.offset if is_target else 0
-    steps = min(pair.counted.shape[1], pads.shape[1] - offset, pair.target.shape[1] - pair.offset)
-    counted, at = pair.counted[:, :steps], pads[:, offset : offset + steps]
-    targets = pair.target[:, pair.offset : pair.offset + steps][at & counted]
-    if len(targets) and not bool((targets == targets[:1]).all()):
+    end = min(pair.counted.shape[1], pads.shape[1] - offset, pair.target.shape[1] - pair.offset)
+    counted, at = pair.counted[:, begin:end], pads[:, begin + offset : end + offset]
+    targets = pair.target[:, begin + pair.offset : end + pair.offset]
+    there = targets[at & counted]
+    share = float(pads.double().mean())
+    if not len(there):
+        return Padding(share)
+    if not bool((there == there[:1]).all()):
         return None
-    return float((at & counted).sum()) / max(1, int(counted.sum()))
+    is_class = not targets.is_floating_point()
+    return Padding(
+        share,
+        float((at & counted).sum()) / float(counted.sum()),
+        int(there[0]) if is_class and there.dim() == 1 else None,
+        not bool((targets[counted & ~at] == there[:1]).any()),
+    )
 
 
-def _seen(seen: Watched, pads: Tensor) -> tuple[float, str | None]:
-    rows = pads.any(1) & ~pads.all(1)
-    last = (~pads).long().cumsum(1).argmax(1)  # the last real step
-    by_step = seen.by_step
-    if by_step is None:
-        ratio = _ratio(seen.influence(seen.outputs[rows]), rows, pads, None)
-    else:
-        within = rows & (last < by_step.shape[1])
-        ratio = _ratio(seen.influence(by_step[within, last[within]]), rows, pads, last)
-    return ratio, (_hiding(seen, rows, pads, last) if ratio else None)
-
-
-def _ratio(influence: Tensor, rows: Tensor, pads: Tensor, reader: Tensor | None) -> float:
+def _seen(reading: Reading) -> float:
     """Mean influence of a padded step over that of a real one, without the step that is read itself."""
-    real = ~pads & rows[:, None]
-    if reader is not None:
-        real[torch.arange(len(real)), reader] = False
-    of_pads, of_real = influence[pads & rows[:, None]], influence[real]
+    rows = (reading.pads.any(1) & ~reading.pads.all(1))[:, None]
+    real = ~reading.pads & rows
+    if reading.is_by_step:
+        real[torch.arange(len(real)), reading.last] = False
+    of_pads, of_real = reading.influence[reading.pads & rows], reading.influence[real]
     mean = float(of_real.mean()) if len(of_real) else 0.0
-    padding = float(of_pads.mean())
+    padding = float(of_pads.mean()) if len(of_pads) else 0.0
     return padding / mean if mean else float("inf") if padding else 0.0
 
 
-def _hiding(seen: Watched, rows: Tensor, pads: Tensor, last: Tensor) -> str | None:
-    """The first module whose output at the last real step depends on other steps, if these are all padding."""
-    many = rows & ((~pads).sum(1) > 1)
-    for name, grid in seen.grids[:FIRST_MODULES]:
-        if not bool(many.any()):
-            return None
-        influence = seen.influence(grid[many, last[many]])
-        others = (influence > 0) & many[:, None]
-        others[torch.arange(len(others)), last] = False
-        if bool(others.any()):
-            return None if bool((others & ~pads).any()) else name
+def _hiding(reading: Reading) -> str | None:
+    """The first module that mixes steps, if the first and the last real step see nothing else but padding in it."""
+    pads = reading.pads
+    first = (~pads).long().argmax(1)
+    rows = pads.any(1) & (first < reading.last)
+    for name, grid in reading.watched.grids[:FIRST_MODULES] if bool(rows.any()) else ():
+        others = [_others(reading.watched, grid, rows, reader) for reader in (first, reading.last)]
+        if any(bool(each.any()) for each in others):
+            is_hidden = all(bool(each.any()) and not bool((each & ~pads).any()) for each in others)
+            return name if is_hidden else None
     return None
 
 
-def _is_masked(sequence: Sequence, pads: Tensor) -> bool:
+def _others(seen: Watched, grid: Tensor, rows: Tensor, reader: Tensor) -> Tensor:
+    """(N, T), other steps that the output of a module at one step of each example depends on."""
+    others = (seen.influence(grid[rows, reader[rows]]) > 0) & rows[:, None]
+    others[torch.arange(len(others)), reader] = False
+    return others
+
+
+def _is_masked(reading: Reading) -> bool:
     """Whether a tensor of the inputs is a mask of the padding, or holds the lengths."""
+    sequence, pads = reading.watched.sequence, reading.pads
     lengths = (~pads).sum(1)
     for tensor in tensors_in(sequence.inputs):
         if tensor.shape == lengths.shape and torch.equal(tensor.to(lengths), lengths):

@@ -20,6 +20,10 @@ FEWEST_STEPS = 3
 """Steps of the shortest sequence that is looked at."""
 LOCAL = 0.5
 """Share of a change at one step from which on it is a change of this step."""
+SPARE = 2
+"""Steps that outputs may have less than inputs: a model may drop the last."""
+LEAST = 0.05
+"""Share of padded places from which on there is something to see."""
 ONE_HOT = 3
 """Fewest classes of a one-hot code; two zeros and ones are flags."""
 
@@ -114,10 +118,6 @@ class Compared:
     def grid(self, outputs: Tensor) -> Tensor:
         """(N, T', …), the outputs."""
         return [*self.layout.grids(outputs, SPARE)][self.which]
-
-
-SPARE = 2
-"""Steps that outputs may have less than inputs: a model may drop the last."""
 
 
 def sequences(subject: Subject) -> list[Sequence]:
@@ -225,3 +225,26 @@ def loss_gradient(subject: Subject, target: Tensor | None = None) -> Tensor | No
         loss = problem.raw_loss(raw, subject.targets if target is None else target)
         (gradient,) = torch.autograd.grad(loss, [outputs], allow_unused=True)
     return None if gradient is None else gradient.detach()
+
+
+def padded(grid: Tensor) -> Tensor | None:
+    """(N, T), where steps are filled with one value: at one end, as many as each example lacks, and nowhere else."""
+    for turned in (grid, grid.flip(1)):
+        runs = _run_at_end(_is(turned, turned[:, -1:]))
+        longest = int(runs.sum(1).argmax())
+        is_filled = _is(turned, turned[longest : longest + 1, -1:])
+        ends = _run_at_end(is_filled)
+        lengths = ends.sum(1)
+        varies = int(lengths.max()) > max(1, int(lengths.min()))
+        if varies and bool((is_filled == ends).all()) and float(ends.double().mean()) >= LEAST:
+            return ends if turned is grid else ends.flip(1)
+    return None
+
+
+def _is(grid: Tensor, value: Tensor) -> Tensor:
+    same = grid == value
+    return same.flatten(2).all(2) if same.dim() > 2 else same
+
+
+def _run_at_end(places: Tensor) -> Tensor:
+    return places.flip(1).long().cumprod(1).flip(1).bool()

@@ -25,7 +25,7 @@ from wellcond.diagnosis.reading import (
     zero_gradients,
 )
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.threshold import Threshold
+from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
 
 UNUSED = Threshold(
@@ -37,6 +37,10 @@ NEVER_CALLED = Threshold(
     "share of all weights that are never called, or called under no_grad", math.nan, 0.5,
     origin="spare heads are ordinary, half of a network is not",
 )  # fmt: skip
+
+FEW_STEPS = Condition(
+    "last steps that a gradient reaches", 2, origin="a cut after each step; truncation on purpose leaves tens of steps"
+)
 
 
 @rule("no-gradient")
@@ -288,4 +292,33 @@ def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
         evidence={"loss": inspection.loss or 0.0, "share of parameters": share},
         reason="A step, round(), sign() or a comparison has slope zero everywhere, so no gradient passes through it.",
         remedy="# put a smooth function in place of the step, round, sign or comparison in forward or the loss",
+    )
+
+
+@rule("no-gradient")
+def cut_in_time(evidence: Evidence) -> Iterator[Finding]:
+    """Steps of a sequence that the answer depends on, but whose gradient is exactly zero: the state is detached.
+
+    Severe if a gradient reaches the last two steps or fewer, or if the trial does not train, unless the trial shows
+    that the network trains well: then, and if it reaches further, a warning. A state that is detached between batches is
+    not within a sequence, and is not reported.
+    """
+    memory = None if evidence.behavior is None else evidence.behavior.memory
+    if memory is None or not memory.change:
+        return
+    trial = evidence.trial
+    is_lost = memory.reached <= FEW_STEPS.at or (trial is not None and trial.fails)
+    trains = trial is not None and trial.trains_well
+    yield Finding(
+        rule="no-gradient",
+        layer=memory.layer,
+        severity="severe" if is_lost and not trains else "warning",
+        basis="proven",
+        summary=f"of {memory.steps} steps a gradient reaches the last {memory.reached} only, although what is read at the "
+        f"end changes by {memory.change:.1%} with the steps before{f', at {memory.layer}' if memory.layer else ''}: the "
+        "state is cut off between them.",
+        evidence={"steps": float(memory.steps), "reached": float(memory.reached), "relative change": memory.change},
+        reason="Weights are not told what to keep for later: no gradient passes a detach(), .data or no_grad().",
+        remedy="# carry the state from step to step without a detach(), .data, no_grad() or a round trip through numbers; "
+        "detach it between batches only",
     )

@@ -1,0 +1,65 @@
+"""future-seen: outputs that see the inputs they are asked for.
+
+Wrong: `encoder(x)` for the next token. Right: `encoder(x, mask=causal, is_causal=True)`, with
+`causal = nn.Transformer.generate_square_subsequent_mask(x.shape[1])`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition, Threshold
+
+CHANGE = Threshold(
+    "‖f − f'‖/‖f‖ of the outputs before a step, with other inputs from this step on", 1e-3, 1e-3,
+    origin="exactly 0 in causal networks; 0.03 with a mask that is one step off, in a fresh network of 16 steps",
+)  # fmt: skip
+THROUGH_STATISTICS = Condition(
+    "the same, with a BatchNorm", 0.1, origin="the statistics of a batch alone change outputs by a few percent"
+)
+
+
+@rule("future-seen")
+def future_seen(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs at step t that are asked for the input at a later step, and depend on it.
+
+    Inputs from the middle of the sequences on are exchanged between examples; outputs before them must not change if
+    the targets are the inputs of a later step. Severe: training fits what it can read, and in use there is nothing to
+    read. Taggers, masked language models and autoencoders, whose targets are no shifted inputs, are not asked.
+    """
+    shift = None if evidence.behavior is None else evidence.behavior.shift
+    if shift is None or shift.steps < 1:
+        return
+    least = THROUGH_STATISTICS.at if evidence.problem.couples_examples else CHANGE.warn
+    if shift.future < least:
+        return
+    module = dict(evidence.problem.model.named_modules()).get(shift.layer)
+    where = shift.layer or "the model"
+    yield Finding(
+        rule="future-seen",
+        layer=shift.layer,
+        severity="severe",
+        basis="proven",
+        summary=f"the target of a step is the input {shift.steps} later, and the output sees it: with other inputs "
+        f"from there on it changes by {shift.future:.1%}, first at {where}.",
+        evidence={"relative change": shift.future, "shift": float(shift.steps), "share of targets": shift.share},
+        reason="The network learns to read the answer from its input, where it will not be when the next step is to be "
+        "predicted.",
+        remedy=f"# {_advice(module, where)}",
+    )
+
+
+def _advice(module: nn.Module | None, where: str) -> str:
+    if isinstance(module, nn.RNNBase) and module.bidirectional:
+        return f"make {where} with bidirectional=False: the second direction reads the sequence from its end"
+    if isinstance(module, nn.Conv1d):
+        return f"pad {where} on the left only, by F.pad(x, ({module.dilation[0] * (module.kernel_size[0] - 1)}, 0))"
+    return (
+        f"give {where} a causal mask, under which step t sees no later one: is_causal=True, or scores at "
+        "torch.ones(T, T).triu(1).bool() filled with -inf"
+    )

@@ -1,0 +1,61 @@
+"""padding-in-loss: padded places that count in the loss.
+
+Wrong: `nn.CrossEntropyLoss()` on targets padded with 0. Right: `nn.CrossEntropyLoss(ignore_index=0)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch import nn
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.probes.padding import Padding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Threshold
+
+SHARE = Threshold(
+    "share of padded places in what counts", 0.1, 0.5,
+    origin="below a tenth it moves the loss by as little; from a half on the answer that lowers it most is the padding",
+)  # fmt: skip
+SHARE_OF_NUMBERS = Threshold(
+    "the same, for targets that are numbers", 0.5, math.nan, origin="zeros that are zeros may be meant"
+)
+
+
+@rule("padding-in-loss")
+def padding_in_loss(evidence: Evidence) -> Iterator[Finding]:
+    """Padded places, with one target for all of them, that the loss depends on.
+
+    A warning if they are a tenth of what counts, severe from a half on; of numbers a warning from a half on. Padding is
+    what fills the ends of sequences of different lengths and occurs nowhere else. An `ignore_index`, or weights of zero,
+    are sound.
+    """
+    padding = None if evidence.behavior is None else evidence.behavior.padding
+    threshold = SHARE if padding is not None and padding.label is not None else SHARE_OF_NUMBERS
+    if padding is None or not threshold.is_warning(padding.in_loss):
+        return
+    yield Finding(
+        rule="padding-in-loss",
+        severity="severe" if threshold.is_severe(padding.in_loss) else "warning",
+        basis="proven",
+        summary=f"{padding.in_loss:.0%} of what the loss is a mean over are padded places"
+        + (f", with the target {padding.label}." if padding.label is not None else "."),
+        evidence={"share in the loss": padding.in_loss, "share of padding": padding.share},
+        limits=threshold.limits(),
+        reason="Padding is easy to predict: it lowers the loss and outweighs what is to be learned, the more the longer "
+        "the longest sequence of a batch is.",
+        remedy=_remedy(evidence.problem.loss, padding),
+    )
+
+
+def _remedy(loss: object, padding: Padding) -> str:
+    if type(loss) is nn.CrossEntropyLoss and padding.label is not None and padding.is_free:
+        return f"loss = nn.CrossEntropyLoss(ignore_index={padding.label})"
+    if padding.label is not None:
+        return (
+            "# set the targets of padded places to -100, which cross_entropy ignores, or multiply each loss by the mask"
+        )
+    return "# multiply the loss of each place by the mask, and divide the sum by the number of real places"

@@ -1,0 +1,79 @@
+"""wrong-mask: padding that is seen in place of what is real, or next to it.
+
+Wrong: `encoder(x, src_key_padding_mask=is_real)`. Right: `encoder(x, src_key_padding_mask=~is_real)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding, Severity
+from wellcond.diagnosis.probes.padding import Padding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition, Threshold
+
+INFLUENCE = Threshold(
+    "influence of a padded step / that of a real one", 0.5, 1.0,
+    origin="exactly 0 with a mask; 0.2 to 0.5 for a bidirectional GRU that runs over padding, 0.6 to 1.8 without a mask",
+)  # fmt: skip
+MUCH = Condition("share of padded places", 0.5, origin="most of what the network reads is padding")
+
+
+@rule("wrong-mask")
+def inverted(evidence: Evidence) -> Iterator[Finding]:
+    """A module in which real steps see padding, but no other real step: its mask says the opposite of what is meant.
+
+    Gradients of its outputs at the first and the last real step are exactly zero at all other real steps, and not at
+    padded ones. Severe.
+    """
+    padding = None if evidence.behavior is None else evidence.behavior.padding
+    if padding is None or padding.hidden is None:
+        return
+    yield Finding(
+        rule="wrong-mask",
+        layer=padding.hidden,
+        severity="severe",
+        basis="proven",
+        summary=f"in {padding.hidden or 'the model'} real steps see the padding, {padding.share:.0%} of all places, and "
+        "no other real step: the mask is inverted.",
+        evidence={"share of padding": padding.share, "influence of padding": padding.seen},
+        reason="In torch's key_padding_mask True hides a place, in attention masks of other libraries it shows it.",
+        remedy="# invert the mask: src_key_padding_mask=~mask, or masked_fill(~mask, float('-inf')) of the scores, where "
+        "the mask is True for what is real",
+    )
+
+
+@rule("wrong-mask")
+def padding_seen(evidence: Evidence) -> Iterator[Finding]:
+    """Padding that moves outputs as real steps do, at half of their influence or more.
+
+    A warning if the model is given a mask or lengths, which then have no effect, unless the trial shows that it trains
+    well; severe if most places are padding and the trial fails. Otherwise a note: convolutional and recurrent networks
+    often read padding, and learn to ignore it.
+    """
+    padding = None if evidence.behavior is None else evidence.behavior.padding
+    if padding is None or padding.hidden is not None or not INFLUENCE.is_warning(padding.seen):
+        return
+    given = ", although the model is given a mask or lengths" if padding.is_masked else ""
+    yield Finding(
+        rule="wrong-mask",
+        severity=_severity(evidence, padding),
+        basis="proven",
+        summary=f"padding, {padding.share:.0%} of all places, moves the outputs {padding.seen:.1g} times as much as real "
+        f"steps do{given}.",
+        evidence={"share of padding": padding.share, "influence of padding": padding.seen},
+        reason="An answer that depends on how far a batch is padded differs from batch to batch; a state that runs over "
+        "many padded steps forgets what was before.",
+        remedy="# mask padded places wherever steps are combined: src_key_padding_mask in attention, a mean over real "
+        "steps alone, pack_padded_sequence before a recurrent layer",
+    )
+
+
+def _severity(evidence: Evidence, padding: Padding) -> Severity:
+    trial = evidence.trial
+    if trial is not None and trial.fails and padding.share >= MUCH.at and INFLUENCE.is_severe(padding.seen):
+        return "severe"
+    if trial is not None and trial.fails:
+        return "warning"
+    return "warning" if padding.is_masked and not (trial is not None and trial.trains_well) else "note"
