@@ -101,8 +101,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "shared-weight": ("symmetric-initialisation", "loss-not-decreasing"),
     "wrong-softmax-dimension": ("attention-saturation", "mixed-examples", "labels-unrelated", "loss-not-decreasing"),
     "wrong-mask": (
-        "attention-saturation", "rank-collapse", "learning-rate-too-high", "learning-rate-too-low", "labels-unrelated",
-        "loss-not-decreasing",
+        "non-finite", "attention-saturation", "rank-collapse", "learning-rate-too-high", "learning-rate-too-low",
+        "labels-unrelated", "loss-not-decreasing",
     ),
     "future-seen": ("saturated-output",),
     "label-shift": ("saturated-output", "learning-rate-too-low"),

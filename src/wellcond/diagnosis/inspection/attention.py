@@ -50,7 +50,12 @@ class Attention:
 
 
 class SeenAttention:
-    """Records the logits of softmaxes and attention kernels."""
+    """Records the logits of softmaxes and attention kernels.
+
+    Attributes:
+        all_masked: Share of the rows in which every entry is masked, by the name of the attention; only where it is
+            positive.
+    """
 
     FUNCTIONS: ClassVar[dict[Any, str]] = {
         F.softmax: "softmax", torch.softmax: "softmax", Tensor.softmax: "softmax",
@@ -63,6 +68,7 @@ class SeenAttention:
 
     def __init__(self) -> None:
         self.is_open = True
+        self.all_masked: dict[str, float] = {}
         self._calls: dict[tuple[str, int], Attention] = {}
         self._outputs: dict[int, tuple[tuple[str, int], int]] = {}
         self._elsewhere: set[tuple[str, int]] = set()
@@ -104,6 +110,8 @@ class SeenAttention:
         some = logits[:EXAMPLES] if dim else logits
         rows = some.movedim(dim, -1).reshape(-1, some.shape[dim])[:MOST_ROWS]
         is_open = rows > MASKED
+        if closed := float((~is_open.any(1)).double().mean()):
+            self.all_masked[name] = max(closed, self.all_masked.get(name, 0.0))
         several = is_open.sum(1) > 1
         if not bool(several.any()) or not bool(rows[is_open].isfinite().all()):
             return key

@@ -64,6 +64,7 @@ class Inspection:
         output: Outputs of the first batch compared with its targets and the loss.
         signals: Signal of every module and nonlinearity, in the order of the forward pass.
         attention: Softmaxes and attention kernels inside the network.
+        all_masked: Attention in which rows have all their entries masked, and the share of these rows.
         weights: Facts about every parameter.
         loss: Mean loss over batches; NaN if any batch's is.
         loss_shape: Shape of the first batch's loss: () or (1,), unless it is no single number; None without a loss.
@@ -89,6 +90,7 @@ class Inspection:
     output: OutputFacts | None = None
     signals: tuple[Signal, ...] = ()
     attention: tuple[Attention, ...] = ()
+    all_masked: tuple[tuple[str, float], ...] = ()
     weights: tuple[Weight, ...] = ()
     loss: float | None = None
     loss_shape: tuple[int, ...] | None = None
@@ -160,6 +162,7 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         targets=failures.attempt("the targets", lambda: _data_facts(problem, batches, "targets"), ()),
         signals=failures.attempt("the signals of the layers", lambda: tuple(signals.signals()), ()),
         attention=tuple(signals.attention()),
+        all_masked=tuple(signals.all_masked()),
         weights=failures.attempt("the weights", lambda: _weight_facts(problem, gradients, signals, optimizer), ()),
         loss=passes.loss,
         loss_shape=passes.loss_shape,

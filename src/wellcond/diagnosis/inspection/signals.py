@@ -176,6 +176,10 @@ class Signals:
         """All softmaxes and attention kernels, in the order of the forward pass."""
         return self._attention.calls()
 
+    def all_masked(self) -> list[tuple[str, float]]:
+        """Attention in which rows have all their entries masked, and the share of these rows."""
+        return list(self._attention.all_masked.items())
+
     def _on_entry(self, module: nn.Module, _args: Any, _kwargs: Any) -> None:
         self._inside.append(self._names[module])
         if not torch.is_grad_enabled():

@@ -18,7 +18,7 @@ SAME = 0.95
 """Share of the targets that are inputs of another step. Masked or corrupted inputs leave 0.85 of them, and by chance it
 is that of the most frequent token."""
 FEWEST = 32
-"""Targets that are compared; an equal pair is no accident in as many."""
+"""Fewest targets that are compared."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ def shift(subject: Subject) -> Shift | None:
 
 def _candidates(subject: Subject) -> list[tuple[Sequence, Compared, Shift]]:
     """Sequences that the targets repeat; of several, as of an encoder and a decoder, the last is continued."""
-    found: list[tuple[Sequence, Compared, Shift]] = []
+    repeated: list[tuple[Sequence, Compared, Shift]] = []
     every = [] if subject.outputs is None else sequences(subject)
     # a model that computes its own loss takes a pass for each layout that is tried
     may_be_turned = subject.problem.loss is not own_loss or has_steps_first(subject.problem.model)
     for sequence in sorted(every, key=lambda each: each.layout.steps_first):
         layout = sequence.layout
-        if layout.steps_first and (any(each.steps for *_, each in found) or not may_be_turned):
+        if layout.steps_first and (any(each.steps for *_, each in repeated) or not may_be_turned):
             break
         pair = subject.once(compared, layout)
         each = None if pair is None else _shift_between(sequence, pair)
         if pair is not None and each is not None:
-            found.append((sequence, pair, each))
-    shifted = [each for each in found if each[2].steps]
-    return shifted or found[::-1]
+            repeated.append((sequence, pair, each))
+    shifted = [each for each in repeated if each[2].steps]
+    return shifted or repeated[::-1]
 
 
 def _shift_between(sequence: Sequence, pair: Compared) -> Shift | None:

@@ -94,6 +94,7 @@ def watched(subject: Subject) -> Watched | None:
     if sequence is None:
         return None
     read: list[tuple[int, Tensor]] = []
+    tables: set[int] = set()
     calls: dict[str, list[Any]] = defaultdict(list)
     grids: list[tuple[str, Tensor]] = []
     names = {module: name for name, module in subject.problem.model.named_modules() if name}
@@ -114,6 +115,8 @@ def watched(subject: Subject) -> Watched | None:
             numbers = output if output.requires_grad else output.requires_grad_()
             turned = sequence.layout.steps_first and index is not None and index.dim() == 2
             read.append((first, numbers.transpose(0, 1) if turned else numbers))
+            if index is not None and index.dim() == 1:
+                tables.update(id(a) for a in args if isinstance(a, Tensor) and a.is_floating_point())
 
     with torch.enable_grad(), bracketed(names, enter, leave):
         if sequence.is_tokens:
@@ -124,7 +127,8 @@ def watched(subject: Subject) -> Watched | None:
             read.append((0, leaf))
             raw = subject.problem.forward(0, sequence.with_grid(leaf))
     outputs = subject.outputs_in(raw)
-    if outputs is None or not outputs.requires_grad or not read:
+    # columns of a table, each with an embedding of its own, are no steps
+    if outputs is None or not outputs.requires_grad or not read or len(tables) > 1:
         return None
     return Watched(subject.problem, sequence, outputs, read, dict(calls), grids)
 

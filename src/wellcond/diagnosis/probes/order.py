@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wellcond.diagnosis.labels import EXAMPLES_READ, Prediction, left_out_prediction
-from wellcond.diagnosis.probes.influence import main_sequence
+from wellcond.diagnosis.probes.influence import watched
 from wellcond.diagnosis.probes.steps import Sequence, compared, target_of
 from wellcond.diagnosis.probes.subject import Subject, relative_change
 from wellcond.problem.loss.outputs import named_tensors, with_tensors
@@ -43,9 +43,10 @@ def order(subject: Subject) -> Order | None:
     Returns:
         None if the inputs are no sequence.
     """
-    sequence = subject.once(main_sequence)
-    if sequence is None or subject.outputs is None:
+    seen = subject.once(watched)
+    if seen is None or subject.outputs is None:
         return None
+    sequence = seen.sequence
     places = torch.randperm(sequence.layout.steps, generator=torch.Generator().manual_seed(0))
     after = subject.outputs_for(_moved(sequence, places))
     if after is None or after.shape != subject.outputs.shape:

@@ -24,7 +24,7 @@ class Padding:
         is_free: Whether no real step has this target.
         seen: Mean influence of a padded step on what is read from real ones, over that of a real step.
         hidden: First module in which a real step sees padding, but no other real step; None if there is none.
-        is_masked: Whether the model is given a mask or lengths that say where the padding is.
+        is_masked: Whether the model gets a mask or lengths that say where the padding is.
     """
 
     share: float
@@ -62,8 +62,8 @@ def _counted_in(subject: Subject) -> Padding | None:
         pair = subject.once(compared, sequence.layout)
         for grid in () if pair is None else (sequence.grid, pair.target):
             pads = padded(grid)
-            if pair is not None and pads is not None and (found := _counted(pair, pads, grid is pair.target)):
-                return found
+            if pair is not None and pads is not None and (share := _counted(pair, pads, grid is pair.target)):
+                return share
     return None
 
 

@@ -57,7 +57,7 @@ class Layout:
             if tensor.dim() > 2 and tensor.shape[0] == n and tensor.shape[2] == steps and not self.steps_first:
                 yield tensor.transpose(1, 2)
             if tensor.dim() and len(tensor) == n * steps and n > 1:
-                unrolled = tensor.unflatten(0, front)
+                unrolled = tensor.view(*front, *tensor.shape[1:])
                 yield unrolled.transpose(0, 1) if self.steps_first else unrolled
 
 
@@ -219,7 +219,7 @@ def loss_gradient(subject: Subject, target: Tensor | None = None) -> Tensor | No
             outputs = subject.outputs_in(raw)
         else:
             outputs = None if subject.outputs is None else subject.outputs.detach().requires_grad_()
-            raw = with_tensors(subject.raw, {id(subject.outputs): outputs})
+            raw = subject.raw if outputs is None else with_tensors(subject.raw, {id(subject.outputs): outputs})
         if outputs is None:
             return None
         loss = problem.raw_loss(raw, subject.targets if target is None else target)
@@ -228,7 +228,7 @@ def loss_gradient(subject: Subject, target: Tensor | None = None) -> Tensor | No
 
 
 def padded(grid: Tensor) -> Tensor | None:
-    """(N, T), where steps are filled with one value: at one end, as many as each example lacks, and nowhere else."""
+    """(N, T), where steps are filled with one value: at one end, some in each example, and nowhere else."""
     for turned in (grid, grid.flip(1)):
         runs = _run_at_end(_is(turned, turned[:, -1:]))
         longest = int(runs.sum(1).argmax())

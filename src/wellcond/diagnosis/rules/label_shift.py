@@ -25,10 +25,10 @@ def label_shift(evidence: Evidence) -> Iterator[Finding]:
     """Targets that are tokens of the input, but not the next ones.
 
     Severe if each output of a network that sees no later step, but earlier ones, is asked for its own input, which it
-    has only to copy; if it is asked for an earlier one; or if both the data and the loss shift the targets. A warning if
-    the data alone shift them by two or three. Networks that see the whole sequence, as autoencoders do, are not asked,
-    nor numbers: a forecast may be of any horizon. A task to repeat a token later begins with the same targets in all
-    examples, and is none either.
+    has only to copy; if it is asked for an earlier one; or if both the data and the loss shift the targets. A warning
+    if the data alone shift them by two or three. Networks that see the whole sequence, as autoencoders do, are not
+    asked, nor numbers: a forecast may be of any horizon. A task to repeat a token later begins with the same targets in
+    all examples, and is none either.
     """
     shift = None if evidence.behavior is None else evidence.behavior.shift
     if shift is None or not shift.is_tokens or shift.steps == 1:

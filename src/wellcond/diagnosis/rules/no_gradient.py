@@ -300,8 +300,8 @@ def cut_in_time(evidence: Evidence) -> Iterator[Finding]:
     """Steps of a sequence that the answer depends on, but whose gradient is exactly zero: the state is detached.
 
     Severe if a gradient reaches the last two steps or fewer, or if the trial does not train, unless the trial shows
-    that the network trains well: then, and if it reaches further, a warning. A state that is detached between batches is
-    not within a sequence, and is not reported.
+    that the network trains well: then, and if it reaches further, a warning. A state that is detached between batches
+    is not within a sequence, and is not reported.
     """
     memory = None if evidence.behavior is None else evidence.behavior.memory
     if memory is None or not memory.change:
@@ -314,11 +314,11 @@ def cut_in_time(evidence: Evidence) -> Iterator[Finding]:
         layer=memory.layer,
         severity="severe" if is_lost and not trains else "warning",
         basis="proven",
-        summary=f"of {memory.steps} steps a gradient reaches the last {memory.reached} only, although what is read at the "
-        f"end changes by {memory.change:.1%} with the steps before{f', at {memory.layer}' if memory.layer else ''}: the "
-        "state is cut off between them.",
+        summary=f"of {memory.steps} steps a gradient reaches the last {memory.reached} only, although what is read at "
+        f"the end changes by {memory.change:.1%} with the steps before: the state is cut off between them"
+        f"{f', at {memory.layer}' if memory.layer else ''}.",
         evidence={"steps": float(memory.steps), "reached": float(memory.reached), "relative change": memory.change},
         reason="Weights are not told what to keep for later: no gradient passes a detach(), .data or no_grad().",
-        remedy="# carry the state from step to step without a detach(), .data, no_grad() or a round trip through numbers; "
-        "detach it between batches only",
+        remedy="# carry the state from step to step without a detach(), .data, no_grad() or a round trip through "
+        "numbers; detach it between batches only",
     )

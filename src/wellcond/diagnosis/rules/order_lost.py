@@ -47,8 +47,8 @@ def order_lost(evidence: Evidence) -> Iterator[Finding]:
     yield _finding(
         order,
         severity,
-        f", although it tells of the targets: a fit of every step at its place has {number(ratio)} of the error of a fit "
-        "of their sums",
+        f", although it tells of the targets: a fit of every step at its place has {number(ratio)} of the error of a "
+        "fit of their sums",
         {"error with order / without": ratio, "fit with order, in σ": order.placed.advantage},
     )
 
@@ -86,6 +86,6 @@ def _finding(order: Order, severity: Severity, why: str, numbers: dict[str, floa
         summary=f"the outputs are the same in whatever order the steps come{why}.",
         evidence={"relative change": order.change, **numbers},
         reason="Attention and sums treat all steps alike: where a token stands has to be added to it.",
-        remedy="# add positions to the embeddings, as in x + self.positions[:, :x.shape[1]] with a learned parameter, or "
-        "read the steps by a recurrent or convolutional layer",
+        remedy="# add positions to the embeddings, as in x + self.positions[:, :x.shape[1]] with a learned parameter, "
+        "or read the steps by a recurrent or convolutional layer",
     )

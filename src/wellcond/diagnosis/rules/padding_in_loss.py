@@ -30,8 +30,8 @@ def padding_in_loss(evidence: Evidence) -> Iterator[Finding]:
     """Padded places, with one target for all of them, that the loss depends on.
 
     A warning if they are a tenth of what counts, severe from a half on; of numbers a warning from a half on. Padding is
-    what fills the ends of sequences of different lengths and occurs nowhere else. An `ignore_index`, or weights of zero,
-    are sound.
+    what fills the ends of sequences of different lengths and occurs nowhere else. An `ignore_index`, or weights of
+    zero, are sound.
     """
     padding = None if evidence.behavior is None else evidence.behavior.padding
     threshold = SHARE if padding is not None and padding.label is not None else SHARE_OF_NUMBERS
@@ -45,8 +45,8 @@ def padding_in_loss(evidence: Evidence) -> Iterator[Finding]:
         + (f", with the target {padding.label}." if padding.label is not None else "."),
         evidence={"share in the loss": padding.in_loss, "share of padding": padding.share},
         limits=threshold.limits(),
-        reason="Padding is easy to predict: it lowers the loss and outweighs what is to be learned, the more the longer "
-        "the longest sequence of a batch is.",
+        reason="Padding is easy to predict: it lowers the loss and outweighs what is to be learned, the more so the "
+        "longer the longest sequence of a batch is.",
         remedy=_remedy(evidence.problem.loss, padding),
     )
 

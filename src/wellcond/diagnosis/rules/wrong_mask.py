@@ -15,8 +15,10 @@ from wellcond.diagnosis.threshold import Condition, Threshold
 
 INFLUENCE = Threshold(
     "influence of a padded step / that of a real one", 0.5, 1.0,
-    origin="exactly 0 with a mask; 0.2 to 0.5 for a bidirectional GRU that runs over padding, 0.6 to 1.8 without a mask",
+    origin="exactly 0 with a mask; 0.2 to 0.5 for a bidirectional GRU that runs over padding, 0.6 to 1.8 for attention "
+    "without a mask",
 )  # fmt: skip
+ALL = Condition("share of rows in which everything is masked", 0.99, origin="the attention sees nothing at all")
 MUCH = Condition("share of padded places", 0.5, origin="most of what the network reads is padding")
 
 
@@ -35,36 +37,60 @@ def inverted(evidence: Evidence) -> Iterator[Finding]:
         layer=padding.hidden,
         severity="severe",
         basis="proven",
-        summary=f"in {padding.hidden or 'the model'} real steps see the padding, {padding.share:.0%} of all places, and "
-        "no other real step: the mask is inverted.",
+        summary=f"in {padding.hidden or 'the model'} real steps see the padding, {padding.share:.0%} of all places, "
+        "and no other real step: the mask is inverted.",
         evidence={"share of padding": padding.share, "influence of padding": padding.seen},
         reason="In torch's key_padding_mask True hides a place, in attention masks of other libraries it shows it.",
-        remedy="# invert the mask: src_key_padding_mask=~mask, or masked_fill(~mask, float('-inf')) of the scores, where "
-        "the mask is True for what is real",
+        remedy="# invert the mask: src_key_padding_mask=~mask, or masked_fill(~mask, float('-inf')) of the scores, "
+        "where the mask is True for what is real",
     )
+
+
+@rule("wrong-mask")
+def all_masked(evidence: Evidence) -> Iterator[Finding]:
+    """Attention with rows in which everything is masked: a softmax of nothing, which is NaN after -inf.
+
+    Severe if there is NaN, or if all rows are so. Rows of padded queries, filled with a large negative number, are
+    ordinary: they become an even mean, and nobody reads them.
+    """
+    inspection = evidence.inspection
+    rows = () if inspection is None else inspection.all_masked
+    for layer, share in rows:
+        if inspection is not None and (not inspection.is_finite or share >= ALL.at):
+            yield Finding(
+                rule="wrong-mask",
+                layer=layer,
+                severity="severe",
+                basis="proven",
+                summary=f"in {share:.0%} of the rows of the attention in {layer or 'the model'} every entry is masked.",
+                evidence={"share of rows": share},
+                reason="A softmax over nothing is NaN, or, with a large negative number in place of -inf, an even mean "
+                "of all that should be hidden.",
+                remedy="# look at the mask: is it inverted, and does every row leave at least one entry open",
+            )
 
 
 @rule("wrong-mask")
 def padding_seen(evidence: Evidence) -> Iterator[Finding]:
     """Padding that moves outputs as real steps do, at half of their influence or more.
 
-    A warning if the model is given a mask or lengths, which then have no effect, unless the trial shows that it trains
+    A warning if the model gets a mask or lengths, which then have no effect, unless the trial shows that it trains
     well; severe if most places are padding and the trial fails. Otherwise a note: convolutional and recurrent networks
     often read padding, and learn to ignore it.
     """
     padding = None if evidence.behavior is None else evidence.behavior.padding
     if padding is None or padding.hidden is not None or not INFLUENCE.is_warning(padding.seen):
         return
-    given = ", although the model is given a mask or lengths" if padding.is_masked else ""
+    in_vain = ", although the model gets a mask or lengths" if padding.is_masked else ""
     yield Finding(
         rule="wrong-mask",
         severity=_severity(evidence, padding),
         basis="proven",
-        summary=f"padding, {padding.share:.0%} of all places, moves the outputs {padding.seen:.1g} times as much as real "
-        f"steps do{given}.",
+        summary=f"padding, {padding.share:.0%} of all places, moves the outputs {padding.seen:.1g} times as much as "
+        f"real steps do{in_vain}.",
         evidence={"share of padding": padding.share, "influence of padding": padding.seen},
-        reason="An answer that depends on how far a batch is padded differs from batch to batch; a state that runs over "
-        "many padded steps forgets what was before.",
+        reason="An answer that depends on how far a batch is padded differs from batch to batch; a state that runs "
+        "over many padded steps forgets what was before.",
         remedy="# mask padded places wherever steps are combined: src_key_padding_mask in attention, a mean over real "
         "steps alone, pack_padded_sequence before a recurrent layer",
     )
