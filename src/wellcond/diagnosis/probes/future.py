@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wellcond.diagnosis.probes.influence import FIRST_MODULES, has_steps_first, repeats, watched
+from wellcond.diagnosis.probes.influence import FIRST_MODULES, repeats, watched
 from wellcond.diagnosis.probes.steps import ONE_HOT, Compared, Sequence, compared, sequences
 from wellcond.diagnosis.probes.subject import Subject, relative_change
-from wellcond.problem.loss.outputs import own_loss
 
 SHIFTS = (1, 0, -1, 2, 3, -2, -3)
 """Shifts that are looked for. The usual one comes first: where a sequence repeats itself, several fit."""
@@ -70,11 +69,9 @@ def _candidates(subject: Subject) -> list[tuple[Sequence, Compared, Shift]]:
     """Sequences that the targets repeat; of several, as of an encoder and a decoder, the last is continued."""
     repeated: list[tuple[Sequence, Compared, Shift]] = []
     every = [] if subject.outputs is None else sequences(subject)
-    # a model that computes its own loss takes a pass for each layout that is tried
-    may_be_turned = subject.problem.loss is not own_loss or has_steps_first(subject.problem.model)
     for sequence in sorted(every, key=lambda each: each.layout.steps_first):
         layout = sequence.layout
-        if layout.steps_first and (any(each.steps for *_, each in repeated) or not may_be_turned):
+        if layout.steps_first and any(each.steps for *_, each in repeated):
             break
         pair = subject.once(compared, layout)
         each = None if pair is None else _shift_between(sequence, pair)

@@ -10,7 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wellcond.diagnosis.probes.steps import SPARE, Sequence, compared, padded, sequences
+from wellcond.diagnosis.probes.steps import (
+    SPARE,
+    Layout,
+    Sequence,
+    compared,
+    has_steps_first,
+    padded,
+    sequences,
+)
 from wellcond.diagnosis.probes.subject import Subject, relative_change
 from wellcond.network.calling import tensors_in
 from wellcond.network.taps import WatchedFunctions, bracketed
@@ -30,7 +38,8 @@ class Watched:
         problem: What is probed.
         sequence: Sequence of the inputs.
         outputs: Outputs, with a graph.
-        read: First step of each piece of the sequence as numbers, and the piece (N, steps, …) or (N, …) of one step.
+        read: First step of each piece of the sequence as numbers, and the piece: (N, steps, …), or with the steps in
+            front, or (N, d) of one step.
         calls: First inputs of the layers, by name, call after call.
         grids: Outputs of modules that count steps, with the name of the module, in the order of the pass.
     """
@@ -51,7 +60,9 @@ class Watched:
         for (first, piece), gradient in zip(self.read, gradients, strict=True):
             if gradient is None:
                 continue
-            whole = gradient if piece.dim() > 2 or not self.sequence.is_tokens else gradient.unsqueeze(1)
+            whole = gradient.unsqueeze(1) if self.sequence.is_tokens and piece.dim() == 2 else gradient
+            if self.sequence.is_tokens and piece.dim() > 2 and self.sequence.layout.steps_first:
+                whole = whole.transpose(0, 1)
             norms[:, first : first + whole.shape[1]] += _by_step(whole).double()
         return norms
 
@@ -65,25 +76,15 @@ def main_sequence(subject: Subject) -> Sequence | None:
     every = [] if subject.outputs is None else sequences(subject)
     steps_first = has_steps_first(subject.problem.model)
     for each in sorted(every, key=lambda one: one.layout.steps_first != steps_first):
-        is_series = each.is_tokens if each.grid.dim() == 2 else each.grid.dim() == 3
-        is_as_it_is = each.grid.shape[:2] == (each.layout.examples, each.layout.steps)
-        if is_series and is_as_it_is and _fits(each, subject):
+        is_series = each.grid.dim() == (2 if each.is_tokens else 3)
+        if is_series and not each.has_steps_last and _fits(each.layout, subject.outputs):
             return each
     return None
 
 
-def has_steps_first(model: nn.Module) -> bool:
-    """Whether its recurrent and attention layers expect the steps in front of the examples."""
-    flags = [m.batch_first for m in model.modules() if isinstance(m, (nn.RNNBase, nn.MultiheadAttention))]
-    return bool(flags) and not any(flags)
-
-
-def _fits(sequence: Sequence, subject: Subject) -> bool:
-    outputs, layout = subject.outputs, sequence.layout
-    tensor = sequence.grid.transpose(0, 1) if layout.steps_first else sequence.grid
-    # steps that come last are channels to everything but a convolution
-    is_front = tensor.shape[:2] == ((layout.steps, layout.examples) if layout.steps_first else sequence.grid.shape[:2])
-    if outputs is None or not outputs.dim() or not is_front:
+def _fits(layout: Layout, outputs: Tensor | None) -> bool:
+    """Whether outputs count the examples of a layout, or its steps too."""
+    if outputs is None or not outputs.dim():
         return False
     return len(outputs) == layout.examples or any(True for _ in layout.grids(outputs, SPARE))
 
@@ -112,9 +113,7 @@ def watched(subject: Subject) -> Watched | None:
         index = next((a for a in args if isinstance(a, Tensor) and not a.is_floating_point()), None)
         first = None if index is None or index.dtype == torch.bool else _first_step(sequence, index, len(read))
         if first is not None and isinstance(output, Tensor) and output.is_floating_point():
-            numbers = output if output.requires_grad else output.requires_grad_()
-            turned = sequence.layout.steps_first and index is not None and index.dim() == 2
-            read.append((first, numbers.transpose(0, 1) if turned else numbers))
+            read.append((first, output if output.requires_grad else output.requires_grad_()))
             if index is not None and index.dim() == 1:
                 tables.update(id(a) for a in args if isinstance(a, Tensor) and a.is_floating_point())
 

@@ -58,12 +58,13 @@ def padding(subject: Subject) -> Padding | None:
 
 def _counted_in(subject: Subject) -> Padding | None:
     """Padding of any sequence that has a target for each step, by the share of what counts in the loss."""
-    for sequence in [] if subject.outputs is None else sequences(subject):
-        pair = subject.once(compared, sequence.layout)
-        for grid in () if pair is None else (sequence.grid, pair.target):
-            pads = padded(grid)
-            if pair is not None and pads is not None and (share := _counted(pair, pads, grid is pair.target)):
-                return share
+    every = [] if subject.outputs is None else sequences(subject)
+    pairs = [(each.grid, pair) for each in every if (pair := subject.once(compared, each.layout)) is not None]
+    # the first place after a sequence is padding of the inputs, but may be its end in the targets
+    for grid, pair in (*pairs, *((pair.target, pair) for _, pair in pairs)):
+        pads = padded(grid)
+        if pads is not None and (share := _counted(pair, pads, grid is pair.target)):
+            return share
     return None
 
 

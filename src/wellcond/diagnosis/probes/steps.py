@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.problem.batches import LABELS, own_copies
@@ -82,6 +82,11 @@ class Sequence:
         """Whether its entries are indices."""
         return not self.grid.is_floating_point()
 
+    @property
+    def has_steps_last(self) -> bool:
+        """Whether the steps come after the features, as convolutions want them."""
+        return named_tensors(self.inputs)[self.name].shape[:2] not in (self.grid.shape[:2], self.grid.shape[1::-1])
+
     def with_grid(self, other: Tensor) -> Any:
         """The inputs with other values of this tensor, given as a grid."""
         tensor = named_tensors(self.inputs)[self.name]
@@ -138,6 +143,12 @@ def separate_inputs(subject: Subject) -> Any:
     return own_copies(subject.inputs)
 
 
+def has_steps_first(model: nn.Module) -> bool:
+    """Whether its recurrent and attention layers expect the steps in front of the examples."""
+    flags = [m.batch_first for m in model.modules() if isinstance(m, (nn.RNNBase, nn.MultiheadAttention))]
+    return bool(flags) and not any(flags)
+
+
 def _layouts(tensor: Tensor) -> Iterator[Layout]:
     first, second, *rest = tensor.shape
     if second >= FEWEST_STEPS:
@@ -176,6 +187,9 @@ def compared(subject: Subject, layout: Layout) -> Compared | None:
     grid = None if target is None else next(layout.grids(target, 1), None)
     if subject.outputs is None or target is None or grid is None:
         return None
+    problem = subject.problem
+    if problem.loss is own_loss and layout.steps_first and not has_steps_first(problem.model):
+        return None  # each layout that is tried takes a pass
     if not any(True for _ in layout.grids(subject.outputs, SPARE)) or (before := subject.once(loss_gradient)) is None:
         return None
     steps = grid.shape[1]
@@ -190,8 +204,8 @@ def compared(subject: Subject, layout: Layout) -> Compared | None:
             if float(profile.max()) > LOCAL * float(profile.sum()) > 0:
                 counted = first.flatten(2).any(2) if first.dim() > 2 else first != 0
                 return Compared(grid, step - int(profile.argmax()), counted, which, layout)
-        if subject.problem.loss is own_loss:
-            return None  # another try would take another pass
+        if problem.loss is own_loss:
+            return None
     return None
 
 
