@@ -16,6 +16,9 @@ SHIFTS = (1, 0, -1, 2, 3, -2, -3)
 SAME = 0.95
 """Share of the targets that are inputs of another step. Masked or corrupted inputs leave 0.85 of them, and by chance it
 is that of the most frequent token."""
+OWN = 3.0
+"""Change of the outputs of examples with other inputs over that of the rest of the batch, which a BatchNorm changes,
+from which on it is their own."""
 FEWEST = 32
 """Fewest targets that are compared."""
 
@@ -56,7 +59,7 @@ def shift(subject: Subject) -> Shift | None:
     for sequence, pair, each in reversed(_candidates(subject)):
         if each.steps:
             future = _future(subject, sequence, pair, each)
-            return replace(each, future=future, layer=_first_that_looks_ahead(subject) if future else "")
+            return replace(each, future=future, layer=_first_that_looks_ahead(subject, sequence) if future else "")
         # without a shift, only a network with a memory tells the steps from the examples
         past = _past(subject, sequence, pair) if each.is_tokens else 0.0
         copying = replace(each, past=past)
@@ -135,17 +138,19 @@ def _future(subject: Subject, sequence: Sequence, pair: Compared, each: Shift) -
     steps = pair.counted.any(0).nonzero()[:, 0]
     begin = min(int(steps[len(steps) // 2]) + 1, sequence.grid.shape[1] - 1)
     where = torch.zeros(sequence.grid.shape[:2], dtype=torch.bool, device=sequence.grid.device)
-    where[:, begin:] = True
+    where[::2, begin:] = True  # the others show what changes through statistics of the batch alone
     window = slice(max(0, begin - max(each.steps, 1)), begin)
     return _change(subject, sequence, pair, where, window)
 
 
-def _first_that_looks_ahead(subject: Subject) -> str:
+def _first_that_looks_ahead(subject: Subject, sequence: Sequence) -> str:
     """The first module whose output in the middle of the sequence depends on later steps."""
     seen = subject.once(watched)
-    middle = 0 if seen is None else seen.sequence.layout.steps // 2
-    for name, grid in [] if seen is None else seen.grids[:FIRST_MODULES]:
-        if seen is not None and bool((seen.influence(grid[:, middle])[:, middle + 1 :] > 0).any()):
+    if seen is None or (seen.sequence.name, seen.sequence.layout) != (sequence.name, sequence.layout):
+        return ""
+    middle = sequence.layout.steps // 2
+    for name, grid in seen.grids[:FIRST_MODULES]:
+        if bool((seen.influence(grid[:, middle])[:, middle + 1 :] > 0).any()):
             return name
     return ""
 
@@ -162,8 +167,10 @@ def _change(subject: Subject, sequence: Sequence, pair: Compared, where: Tensor,
     after = subject.outputs_for(sequence.with_other_examples(where))
     if after is None or subject.outputs is None or after.shape != subject.outputs.shape:
         return 0.0
-    counted = pair.counted[:, window]
-    difference = relative_change(*(pair.grid(t)[:, window][counted] for t in (subject.outputs, after)))
-    if difference > subject.tolerance and not subject.once(repeats):
+    rows, counted = where.any(1)[:, None], pair.counted[:, window]
+    before, after = (pair.grid(t)[:, window] for t in (subject.outputs, after))
+    difference = relative_change(before[counted & rows], after[counted & rows])
+    through_others = relative_change(before[counted & ~rows], after[counted & ~rows])
+    if difference <= max(subject.tolerance, OWN * through_others) or not subject.once(repeats):
         return 0.0
     return difference

@@ -72,21 +72,27 @@ def _by_step(gradient: Tensor) -> Tensor:
 
 
 def main_sequence(subject: Subject) -> Sequence | None:
-    """The first tensor of the inputs that counts steps: tokens, or vectors of numbers, (N, T, d) or (T, N, d)."""
+    """The first tensor of the inputs that counts steps: tokens, or vectors of numbers, in any order of dimensions."""
+    model = subject.problem.model
     every = [] if subject.outputs is None else sequences(subject)
-    steps_first = has_steps_first(subject.problem.model)
+    convolution = next((m for m in model.modules() if isinstance(m, nn.Conv1d)), None)
+    steps_first = has_steps_first(model)
     for each in sorted(every, key=lambda one: one.layout.steps_first != steps_first):
         is_series = each.grid.dim() == (2 if each.is_tokens else 3)
-        if is_series and not each.has_steps_last and _fits(each.layout, subject.outputs):
+        wants_steps_last = convolution is not None and each.shape[1:2] == (convolution.in_channels,)
+        if is_series and each.has_steps_last == wants_steps_last and _fits(each.layout, subject.outputs, steps_first):
             return each
     return None
 
 
-def _fits(layout: Layout, outputs: Tensor | None) -> bool:
-    """Whether outputs count the examples of a layout, or its steps too."""
+def _fits(layout: Layout, outputs: Tensor | None, steps_first: bool) -> bool:
+    """Whether outputs count the examples of a layout, or its steps too; the steps in front only if that is known."""
     if outputs is None or not outputs.dim():
         return False
-    return len(outputs) == layout.examples or any(True for _ in layout.grids(outputs, SPARE))
+    if len(outputs) == layout.examples and (not layout.steps_first or layout.examples != layout.steps):
+        return True
+    is_known = steps_first or not layout.steps_first
+    return is_known and any(True for _ in layout.grids(outputs, SPARE))
 
 
 def watched(subject: Subject) -> Watched | None:

@@ -83,9 +83,14 @@ class Sequence:
         return not self.grid.is_floating_point()
 
     @property
+    def shape(self) -> torch.Size:
+        """Shape of the tensor as the model takes it."""
+        return named_tensors(self.inputs)[self.name].shape
+
+    @property
     def has_steps_last(self) -> bool:
         """Whether the steps come after the features, as convolutions want them."""
-        return named_tensors(self.inputs)[self.name].shape[:2] not in (self.grid.shape[:2], self.grid.shape[1::-1])
+        return self.grid.dim() == 3 and self.shape[:2] not in (self.grid.shape[:2], self.grid.shape[1::-1])
 
     def with_grid(self, other: Tensor) -> Any:
         """The inputs with other values of this tensor, given as a grid."""
