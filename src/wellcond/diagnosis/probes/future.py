@@ -13,7 +13,7 @@ from wellcond.diagnosis.probes.subject import Subject, relative_change
 
 SHIFTS = (1, 0, -1, 2, 3, -2, -3)
 """Shifts that are looked for. The usual one comes first: where a sequence repeats itself, several fit."""
-SAME = 0.95
+REPEATED = 0.95
 """Share of the targets that are inputs of another step. Masked or corrupted inputs leave 0.85 of them, and by chance it
 is that of the most frequent token."""
 OWN = 3.0
@@ -90,7 +90,7 @@ def _shift_between(sequence: Sequence, pair: Compared) -> Shift | None:
         return None
     for steps in SHIFTS:
         share, count = _share(inputs, targets, pair, steps)
-        if count >= FEWEST and share >= SAME:
+        if count >= FEWEST and share >= REPEATED:
             is_tokens = not inputs.is_floating_point()
             return Shift(steps, pair.offset, share, is_tokens, _begins_unknown(targets))
     return None

@@ -35,6 +35,11 @@ class Padding:
     hidden: str | None = None
     is_masked: bool = False
 
+    @property
+    def weight(self) -> float:
+        """Influence of all padding over that of all that is real."""
+        return self.seen * self.share / (1 - self.share)
+
 
 def padding(subject: Subject) -> Padding | None:
     """Find padding, and differentiate what is read from real steps with respect to it.

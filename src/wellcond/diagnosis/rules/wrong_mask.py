@@ -5,6 +5,7 @@ Wrong: `encoder(x, src_key_padding_mask=is_real)`. Right: `encoder(x, src_key_pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
@@ -14,12 +15,15 @@ from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 
 INFLUENCE = Threshold(
-    "influence of a padded step / that of a real one", 0.5, 1.0,
+    "influence of a padded step / that of a real one", 0.5, math.nan,
     origin="exactly 0 with a mask; 0.2 to 0.5 for a bidirectional GRU that runs over padding, 0.6 to 1.8 for attention "
     "without a mask",
 )  # fmt: skip
 ALL = Condition("share of rows in which everything is masked", 0.99, origin="the attention sees nothing at all")
-MUCH = Condition("share of padded places", 0.5, origin="most of what the network reads is padding")
+WEIGHT = Threshold(
+    "influence of all padding / of all that is real, in a network that does not train", 1.0, 100.0,
+    origin="after ten padded steps a fresh LSTM has 56, a GRU 140; a mean over padding has its share, 1 to 10",
+)  # fmt: skip
 
 
 @rule("wrong-mask")
@@ -75,8 +79,9 @@ def padding_seen(evidence: Evidence) -> Iterator[Finding]:
     """Padding that moves outputs as real steps do, at half of their influence or more.
 
     A warning if the model gets a mask or lengths, which then have no effect, unless the trial shows that it trains
-    well; severe if most places are padding and the trial fails. Otherwise a note: convolutional and recurrent networks
-    often read padding, and learn to ignore it.
+    well. If the trial does not show that it trains, a warning where all padding together moves the outputs more than
+    what is real, and severe from a hundred times more on: a state that has run over many padded steps has forgotten the
+    rest. Otherwise a note: convolutional and recurrent networks often read padding, and learn to ignore it.
     """
     padding = None if evidence.behavior is None else evidence.behavior.padding
     if padding is None or padding.hidden is not None or not INFLUENCE.is_warning(padding.seen):
@@ -88,7 +93,11 @@ def padding_seen(evidence: Evidence) -> Iterator[Finding]:
         basis="proven",
         summary=f"padding, {padding.share:.0%} of all places, moves the outputs {padding.seen:.1g} times as much as "
         f"real steps do{in_vain}.",
-        evidence={"share of padding": padding.share, "influence of padding": padding.seen},
+        evidence={
+            "share of padding": padding.share,
+            "influence of padding": padding.seen,
+            "influence of all padding": padding.weight,
+        },
         reason="An answer that depends on how far a batch is padded differs from batch to batch; a state that runs "
         "over many padded steps forgets what was before.",
         remedy="# mask padded places wherever steps are combined: src_key_padding_mask in attention, a mean over real "
@@ -98,8 +107,6 @@ def padding_seen(evidence: Evidence) -> Iterator[Finding]:
 
 def _severity(evidence: Evidence, padding: Padding) -> Severity:
     trial = evidence.trial
-    if trial is not None and trial.fails and padding.share >= MUCH.at and INFLUENCE.is_severe(padding.seen):
-        return "severe"
-    if trial is not None and trial.fails:
-        return "warning"
+    if trial is not None and not trial.trains and WEIGHT.is_warning(padding.weight):
+        return "severe" if WEIGHT.is_severe(padding.weight) else "warning"
     return "warning" if padding.is_masked and not (trial is not None and trial.trains_well) else "note"
