@@ -24,6 +24,8 @@ from sequence_programs import (
 )
 from torch import Tensor, nn
 
+import wellcond as wc
+
 CE = nn.CrossEntropyLoss()
 RULES = ("future-seen", "label-shift", "wrong-mask", "padding-in-loss", "order-lost", "no-gradient")
 Program = tuple[nn.Module, Callable[..., Any] | None, Any]
@@ -386,3 +388,24 @@ def test_an_order_that_is_needed_and_not_seen(how: str) -> None:
 
 def test_sets_need_no_order() -> None:
     assert "order-lost" not in findings(Torchs("right", "mean", with_positions=False), CE, labels("count"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("read", "severity"), [("last", "severe"), ("last real", None)])
+def test_a_state_that_runs_over_padding_forgets(read: str, severity: str | None) -> None:
+    tokens, labels = padded_text()[0].repeat(8, 1), padded_text()[0][:, 0].repeat(8) % 3
+    x = F.pad(tokens, (0, 30))
+    model = Recurrent("LSTM", read=read)
+    problem = wc.Problem(model, CE, [*zip(x.split(32), labels.split(32), strict=True)])
+    every = wc.diagnose(problem, torch.optim.Adam(model.parameters(), 3e-3)).findings
+    assert next((f.severity for f in every if f.rule == "wrong-mask"), None) == severity
+
+
+@pytest.mark.slow
+def test_an_order_that_is_needed_and_not_seen_is_not_learned() -> None:
+    x, y = labels("rising")
+    model = Torchs("right", "mean", with_positions=False)
+    problem = wc.Problem(model, CE, [*zip(x.split(64), y.split(64), strict=True)])
+    first = wc.diagnose(problem, torch.optim.Adam(model.parameters(), 3e-3)).findings[0]
+    assert first.rule == "order-lost"
+    assert first.severity != "note"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -52,7 +53,8 @@ class Behavior:
         if self.padding is not None:
             yield Row(step, "", q.PADDING_SHARE, self.padding.share, "")
             yield Row(step, "", q.PADDING_IN_LOSS, self.padding.in_loss, "")
-            yield Row(step, "", q.PADDING_INFLUENCE, self.padding.seen, "")
+            if math.isfinite(self.padding.seen):
+                yield Row(step, "", q.PADDING_INFLUENCE, self.padding.seen, "")
         if self.order is not None:
             yield Row(step, "", q.ORDER_CHANGE, self.order.change, "")
 

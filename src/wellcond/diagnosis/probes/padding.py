@@ -96,15 +96,18 @@ def _counted(pair: Compared, pads: Tensor, is_target: bool) -> Padding | None:
 
 
 def _seen(reading: Reading) -> float:
-    """Mean influence of a padded step over that of a real one, without the step that is read itself."""
-    rows = (reading.pads.any(1) & ~reading.pads.all(1))[:, None]
-    real = ~reading.pads & rows
+    """Influence of a padded step over that of a real one, without the step that is read itself: means by example."""
+    real = ~reading.pads
     if reading.is_by_step:
         real[torch.arange(len(real)), reading.last] = False
-    of_pads, of_real = reading.influence[reading.pads & rows], reading.influence[real]
-    mean = float(of_real.mean()) if len(of_real) else 0.0
-    padding = float(of_pads.mean()) if len(of_pads) else 0.0
-    return padding / mean if mean else float("inf") if padding else 0.0
+    rows = reading.pads.any(1) & real.any(1)
+    padding, others = (_means(reading.influence[rows], places[rows]) for places in (reading.pads, real))
+    return padding / others if others else float("inf") if padding else 0.0
+
+
+def _means(values: Tensor, places: Tensor) -> float:
+    """The sum over examples of the means over places."""
+    return float(((values * places).sum(1) / places.sum(1)).sum())
 
 
 def _hiding(reading: Reading) -> str | None:

@@ -13,6 +13,7 @@ from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.probes.padding import Padding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results import number
 
 INFLUENCE = Threshold(
     "influence of a padded step / that of a real one", 0.5, math.nan,
@@ -91,8 +92,8 @@ def padding_seen(evidence: Evidence) -> Iterator[Finding]:
         rule="wrong-mask",
         severity=_severity(evidence, padding),
         basis="proven",
-        summary=f"padding, {padding.share:.0%} of all places, moves the outputs {padding.seen:.1g} times as much as "
-        f"real steps do{in_vain}.",
+        summary=f"padding, {padding.share:.0%} of all places, moves the outputs {number(padding.seen)} times as much "
+        f"as real steps do{in_vain}.",
         evidence={
             "share of padding": padding.share,
             "influence of padding": padding.seen,
