@@ -67,6 +67,10 @@ FUTURE: dict[str, tuple[Callable[[], Program], str]] = {
         lambda: (Recurrent("GRU", both=True, read="with state"), of_state, next_tokens()),
         "rnn",
     ),
+    "one example": (
+        lambda: (Recurrent(both=True), by_token, (text(n=1, t=60)[:, :-1], text(n=1, t=60)[:, 1:])),
+        "rnn",
+    ),
     "convolutions padded on both sides": (lambda: (Convolution(left=False), CE, next_tokens()), "first"),
     "a model that returns its loss": (lambda: (OwnLoss("all"), None, next_tokens()), "network.out"),
 }
@@ -121,6 +125,7 @@ SOUND: dict[str, Callable[[], Program]] = {
     "one direction": lambda: (Recurrent("LSTM"), by_token, next_tokens()),
     "one direction, steps first": lambda: (Recurrent(steps_first=True), by_token, turned(*next_tokens())),
     "one direction, with the state": lambda: (Recurrent(read="with state"), of_state, next_tokens()),
+    "one example": lambda: (Recurrent(), by_token, (text(n=1, t=60)[:, :-1], text(n=1, t=60)[:, 1:])),
     "convolutions padded on the left": lambda: (Convolution(left=True), CE, next_tokens()),
     "a model that returns its loss": lambda: (OwnLoss(), None, next_tokens()),
     "a model that shifts by itself": lambda: (OwnLoss(shifts=True), None, (text(), text())),
@@ -139,6 +144,7 @@ SOUND: dict[str, Callable[[], Program]] = {
     "the next of a series": lambda: forecast("next"),
     "the next of one of three series": lambda: forecast("one of three"),
     "one forecast": lambda: forecast("one"),
+    "a convolution with a BatchNorm": lambda: (Normalized(), nn.MSELoss(), (walk()[:, :, :-1], walk()[:, :, 1:])),
     "pictures": lambda: (
         nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)),
         CE,
@@ -146,6 +152,23 @@ SOUND: dict[str, Callable[[], Program]] = {
     ),
     "columns with embeddings of their own": lambda: (Columns(), CE, (columns(), torch.arange(24) % 3)),
 }  # fmt: skip
+
+
+def walk() -> Tensor:
+    return torch.randn(16, 2, 32, generator=torch.Generator().manual_seed(0)).cumsum(2)
+
+
+class Normalized(nn.Module):
+    """Sees no later step, but statistics of the batch that contain them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.second = nn.Conv1d(2, 8, 3), nn.BatchNorm1d(8), nn.Conv1d(8, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(F.pad(torch.relu(self.norm(self.first(F.pad(x, (2, 0))))), (2, 0)))
+        return out
 
 
 def columns() -> Tensor:

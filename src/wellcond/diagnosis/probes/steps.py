@@ -102,9 +102,8 @@ class Sequence:
 
     def with_other_examples(self, where: Tensor) -> Any:
         """The inputs with those of another example at some places (N, T), so that all values are ordinary ones."""
-        others = self.grid.roll(1, 0) if len(self.grid) > 1 else self.grid.flip(1)
         chosen = where.view(*where.shape, *[1] * (self.grid.dim() - 2))
-        return self.with_grid(torch.where(chosen, others, self.grid))
+        return self.with_grid(torch.where(chosen, _of_others(self.grid), self.grid))
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def compared(subject: Subject, layout: Layout) -> Compared | None:
     steps = grid.shape[1]
     for step in dict.fromkeys((steps // 2, steps // 4, 3 * steps // 4)):
         changed = target.clone()
-        next(layout.grids(changed, 1))[:, step] = grid.roll(1, 0)[:, step]
+        next(layout.grids(changed, 1))[:, step] = _of_others(grid)[:, step]
         if torch.equal(changed, target) or (after := loss_gradient(subject, changed)) is None:
             continue
         pairs = zip(layout.grids(before, SPARE), layout.grids(after, SPARE), strict=True)
@@ -212,6 +211,11 @@ def compared(subject: Subject, layout: Layout) -> Compared | None:
         if problem.loss is own_loss:
             return None
     return None
+
+
+def _of_others(grid: Tensor) -> Tensor:
+    """The values of other examples, or of other steps if there is only one example."""
+    return grid.roll(1, 0) if len(grid) > 1 else grid.flip(1)
 
 
 def target_of(subject: Subject) -> Tensor | None:

@@ -109,7 +109,10 @@ def _name_of_outputs(problem: Problem, raw: Any, targets: Any) -> str | None:
         return None if is_step else next(name for name, t in named_tensors(raw).items() if t is logits)
     if problem.loss is own_loss:
         return next((name for name, t in named_tensors(raw).items() if t.is_floating_point() and t.dim() > 1), None)
-    names = seen_outputs(problem.raw_loss, raw, targets).names
+    try:
+        names = seen_outputs(problem.raw_loss, raw, targets).names
+    except Exception:  # the user's loss may not take a copy of the outputs
+        return None
     return names[0] if len(names) == 1 else None
 
 
