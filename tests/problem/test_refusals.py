@@ -111,7 +111,10 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     # models
     "frozen": ({"model": mlp().requires_grad_(False)}, r"no trainable parameters; call model\.requires_grad_\(\)"),
     "meta": ({"model": mlp().to("meta")}, r"'0\.weight' is on the meta device.*load_state_dict"),
-    "complex": ({"model": changed(lambda m: setattr(m[0], "weight", COMPLEX))}, r"'0\.weight' is complex.*view_as_real"),
+    "complex": (
+        {"model": changed(lambda m: setattr(m[0], "weight", COMPLEX))},
+        r"'0\.weight' is complex.*view_as_real",
+    ),
     "float16": ({"model": mlp().to(torch.float16)}, HALF),
     "bfloat16": ({"model": mlp().to(torch.bfloat16)}, HALF),
     "two_dtypes": ({"model": changed(lambda m: m[2].float())}, "parameters are float32 and float64; use one dtype"),
