@@ -203,7 +203,9 @@ class Diagnosis(Result):
             assumed = self._assumed() if worst.basis == "tried" else ""
             return _sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows + assumed
         checked = _inspected(self.evidence.inspection) if PartName.INSPECTION in self.measured else []
-        checked += [text for part, text in CHECKED.items() if part in self.measured]
+        is_probed = self.evidence.behavior is not None and self.evidence.behavior.is_known
+        measured = {*self.measured} - ({PartName.BEHAVIOR} if not is_probed else set())
+        checked += [text for part, text in CHECKED.items() if part in measured]
         if not checked:
             return _sentence(f"nothing could be checked: {'; '.join(self.failed.values()) or 'no time was left'}")
         notes = len(self.findings)

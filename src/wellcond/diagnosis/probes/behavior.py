@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.examples import Mixing, mixing
+from wellcond.diagnosis.probes.similarities import mixed_similarities
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
@@ -22,16 +23,26 @@ class Behavior:
 
     Attributes:
         mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
+        mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
+            of; None for other losses.
         failures: What could not be probed, and why.
     """
 
     mixing: Mixing | None = None
+    mixed_similarities: float | None = None
     failures: tuple[InspectionFailure, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any experiment applied: none may, as with a training step of the user's own."""
+        return any(getattr(self, name) is not None for name in PROBES)
 
     def rows(self, step: int | None = None) -> Iterator[Row]:
         """The numbers of the network."""
         if self.mixing is not None:
             yield Row(step, "", q.MIXING, self.mixing.difference, "")
+        if self.mixed_similarities is not None:
+            yield Row(step, "", q.MIXED_SIMILARITIES, self.mixed_similarities, "")
 
 
 class Probe(NamedTuple):
@@ -50,6 +61,7 @@ class Probe(NamedTuple):
 
 PROBES: dict[str, Probe] = {
     "mixing": Probe("whether examples of a batch influence each other", mixing, 5 / 3),
+    "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
 }
 """By the field of `Behavior` that holds the result."""
 
