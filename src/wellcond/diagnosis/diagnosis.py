@@ -25,7 +25,7 @@ from wellcond.network.calling import dtype_name
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import COST, LR, PARAMETERS, PART_COST, PART_ESTIMATE
-from wellcond.results.text import WHOLE_MODEL
+from wellcond.results.text import WHOLE_MODEL, sentence
 from wellcond.results.version import __version__
 from wellcond.training.optimizers import DEFAULT_MOMENTUM
 
@@ -201,13 +201,13 @@ class Diagnosis(Result):
             also = f", and {more} more" if more else ""
             follows = f" It explains {_listed([f.rule for f in worst.consequences])}." if worst.consequences else ""
             assumed = self._assumed() if worst.basis == "tried" else ""
-            return _sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows + assumed
+            return sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows + assumed
         checked = _inspected(self.evidence.inspection) if PartName.INSPECTION in self.measured else []
         is_probed = self.evidence.behavior is not None and self.evidence.behavior.is_known
         measured = {*self.measured} - ({PartName.BEHAVIOR} if not is_probed else set())
         checked += [text for part, text in CHECKED.items() if part in measured]
         if not checked:
-            return _sentence(f"nothing could be checked: {'; '.join(self.failed.values()) or 'no time was left'}")
+            return sentence(f"nothing could be checked: {'; '.join(self.failed.values()) or 'no time was left'}")
         notes = len(self.findings)
         noted = f" ({notes} note{'s' * (notes > 1)})" if notes else ""
         failed = self._not_seen()
@@ -216,11 +216,11 @@ class Diagnosis(Result):
         unknown = next((why for what, why in failed.items() if what in essential), "")
         is_one_reason = len(failed) > 1 and len({*failed.values()}) == 1
         why = f": {next(iter(failed.values()))}" if is_one_reason and not unknown and not is_step else ""
-        missing = f" {_sentence(f'could not be checked: {_listed(list(failed))}{why}')}" if failed else ""
+        missing = f" {sentence(f'could not be checked: {_listed(list(failed))}{why}')}" if failed else ""
         if unknown:
-            begin = f"{_sentence(f'whether it trains is not known: {unknown}')} Nothing else was found in"
-            return _sentence(f"{begin} {_listed(checked)}{noted}") + missing + self._assumed()
-        sound = _sentence(f"nothing is wrong in what was checked: {_listed(checked)}{noted}")
+            begin = f"{sentence(f'whether it trains is not known: {unknown}')} Nothing else was found in"
+            return sentence(f"{begin} {_listed(checked)}{noted}") + missing + self._assumed()
+        sound = sentence(f"nothing is wrong in what was checked: {_listed(checked)}{noted}")
         return sound + self._rate() + missing + self._assumed()
 
     def _not_seen(self) -> dict[str, str]:
@@ -235,7 +235,7 @@ class Diagnosis(Result):
     def _assumed(self) -> str:
         """That no optimizer was passed, and what the short runs took instead."""
         assumed = self.about.get("optimizer")
-        return f" {_sentence(assumed)}" if assumed else ""
+        return f" {sentence(assumed)}" if assumed else ""
 
     def _rate(self) -> str:
         """The learning rate compared with its limit."""
@@ -313,8 +313,3 @@ def _listed(items: Sequence[str]) -> str:
     """Each once, with "and" before the last."""
     *first, last = [*dict.fromkeys(items)] or [""]
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _sentence(text: str) -> str:
-    text = text.strip().rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith("?") else ".")

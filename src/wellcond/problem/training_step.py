@@ -100,7 +100,7 @@ def _backward_refused(model: nn.Module) -> Iterator[None]:
         )
 
     params = [p for p in model.parameters() if p.requires_grad]
-    handles = [p.register_post_accumulate_grad_hook(refuse) for p in params]
+    handles = [p.register_post_accumulate_grad_hook(refuse) for p in params]  # type: ignore[no-untyped-call]
     gradients = [p.grad for p in params]
     for p in params:
         p.grad = None  # or backward() would add to the user's

@@ -118,8 +118,8 @@ def test_the_loss_of_a_problem_is_looked_at_too_and_a_finding_says_what_to_write
         return F.cross_entropy(z @ z.roll(1, 0).T, torch.arange(N))
 
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
-    found = {f.rule: f for f in wc.diagnose(Problem(model, loss, (X, X)), adam).findings}
-    assert found["mixed-examples"].severity != "note"
-    assert "F.normalize(z, dim=-1)" in found["mixed-examples"].remedy
+    by_rule = {f.rule: f for f in wc.diagnose(Problem(model, loss, (X, X)), adam).findings}
+    assert by_rule["mixed-examples"].severity != "note"
+    assert "F.normalize(z, dim=-1)" in by_rule["mixed-examples"].remedy
     sound = wc.diagnose(Problem(model, functools.partial(loss, dim=1), (X, X)), adam)
     assert "mixed-examples" not in {f.rule for f in sound.findings}

@@ -1,4 +1,4 @@
-"""Whether the similarity of two examples, of which a contrastive loss takes a softmax, depends on the other examples."""
+"""Whether the similarity of two examples, of which a contrastive loss takes a softmax, depends on other examples."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ FEWEST_EXAMPLES = 4
 
 
 class SeenSimilarities(TorchFunctionMode):
-    """Keeps the last square matrix that a softmax is taken of, also without its diagonal: rows and columns are
-    examples, or several views of each."""
+    """Keeps the last square matrix that a softmax is taken of, also one without its diagonal.
+
+    Its rows and columns are examples, or several views of each.
+    """
 
     FUNCTIONS: ClassVar = frozenset((
         F.cross_entropy, F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax,
@@ -72,7 +74,8 @@ def mixed_similarities(subject: Subject) -> float | None:
 
 
 def _similarities(subject: Subject, inputs: Any) -> Tensor | None:
-    with torch.no_grad(), SeenSimilarities(subject.examples) as seen:
+    seen = SeenSimilarities(subject.examples)
+    with torch.no_grad(), seen:
         subject.problem.training_loss(0, (inputs, subject.targets))
     return seen.last
 
