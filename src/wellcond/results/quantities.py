@@ -276,7 +276,7 @@ TARGETS_OUTSIDE_SHARE: Final = quantity("targets_outside_share")
 MIXING: Final = quantity("mixing")
 """Relative change of an example's output if the other examples of its batch are left out."""
 MIXED_SIMILARITIES: Final = quantity("mixed_similarities")
-"""Relative change of a contrastive loss's similarities of two examples if a third one is exchanged."""
+"""Relative change of a contrastive loss's similarities of two examples if others are exchanged."""
 STANDARDIZED_LOSS: Final = quantity("standardized_loss")
 STANDARDIZED_GRADIENT_NORM: Final = quantity("standardized_gradient_norm")
 UNSTANDARDIZED_GRADIENT_NORM: Final = quantity("unstandardized_gradient_norm")

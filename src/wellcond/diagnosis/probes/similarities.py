@@ -14,7 +14,7 @@ from wellcond.diagnosis.probes.subject import Subject, relative_change
 from wellcond.problem.batches import examples_in
 
 FEWEST_EXAMPLES = 4
-"""With fewer, most similarities are those of the example that is exchanged."""
+"""With fewer, there are no two examples left besides those that are exchanged."""
 
 
 class SeenSimilarities(TorchFunctionMode):
@@ -45,14 +45,14 @@ class SeenSimilarities(TorchFunctionMode):
 
 
 def mixed_similarities(subject: Subject) -> float | None:
-    """Exchange one example for another one, and see how the similarities of the others change.
+    """Exchange the second half of the examples for the first one, and see how similarities of the others change.
 
     That of examples i and j is theirs alone if vectors are compared as the model gives them, or each is normalized.
     Statistics over the batch, as of a BatchNorm, are intended, and do not change if all vectors are shifted.
 
     Returns:
-        The relative change of the median row, without the entries that change most, which are those of the exchanged
-        example; None where no softmax of similarities is taken, or statistics explain the change.
+        The relative change in the quarter of the rows and of their entries where it is least, which are among those of
+        the first half, however views are ordered; None where no softmax of similarities is taken.
     """
     n = subject.examples
     if n < FEWEST_EXAMPLES or subject.problem.couples_examples:
@@ -60,17 +60,15 @@ def mixed_similarities(subject: Subject) -> float | None:
     before = _similarities(subject, subject.inputs)
     if before is None:
         return None
-    views = len(before) // n
-    after = _similarities(subject, tree_map(lambda t: _first_exchanged(t, n), subject.inputs))
+    after = _similarities(subject, tree_map(lambda t: _half_exchanged(t, n), subject.inputs))
     with _Shifted(subject.problem.model):
         shifted = _similarities(subject, subject.inputs)
     if after is None or shifted is None or after.shape != before.shape or shifted.shape != before.shape:
         return None
     if relative_change(_open(before), _open(shifted)) <= subject.tolerance:
         return 0.0
-    unmasked = _open(before)
-    change = (_open(after) - unmasked).abs().sort(1).values[:, : -2 * views]
-    return float(change.square().mean(1).sqrt().median() / unmasked.square().mean().sqrt())
+    change = (_open(after) - _open(before)).abs().sort(1).values[:, : before.shape[1] // 4]
+    return float(change.square().mean(1).sqrt().quantile(0.25) / _open(before).square().mean().sqrt())
 
 
 def _similarities(subject: Subject, inputs: Any) -> Tensor | None:
@@ -81,14 +79,15 @@ def _similarities(subject: Subject, inputs: Any) -> Tensor | None:
 
 
 def _open(similarities: Tensor) -> Tensor:
-    """In float64, with masked entries, an example compared with itself, as zero."""
+    """In float64, with masked entries, which compare an example with itself, as zero."""
     return similarities.double().masked_fill(similarities < -1e4, 0.0)
 
 
-def _first_exchanged(value: Any, examples: int) -> Any:
+def _half_exchanged(value: Any, examples: int) -> Any:
     if not isinstance(value, Tensor) or not value.dim() or examples_in(value) != examples:
         return value
-    return torch.cat([value[1:2], value[1:]])
+    half = examples // 2
+    return torch.cat([value[:half], value[:1].expand(examples - half, *value.shape[1:])])
 
 
 class _Shifted:

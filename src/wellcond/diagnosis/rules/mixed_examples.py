@@ -63,9 +63,9 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
 def similarities_mixed(evidence: Evidence) -> Iterator[Finding]:
     """A contrastive loss whose similarity of two examples depends on a third one, without a BatchNorm.
 
-    One example is exchanged, and the similarities of the others change by more than 0.1 %. A warning, and severe if a
-    trial does not show that the network trains. Statistics over the batch, which a shift of all vectors leaves as they
-    are, are intended and not reported.
+    Half of the examples are exchanged, and the similarities of the others change by more than 0.1 %. A warning, and
+    severe if the loss does not go down in a trial. Statistics over the batch, which a shift of all vectors leaves as
+    they are, are intended and not reported.
     """
     change = None if evidence.behavior is None else evidence.behavior.mixed_similarities
     if change is None or change < CHANGE.warn:
