@@ -80,7 +80,6 @@ def test_small_weights_before_a_norm_are_sound_also_through_a_dropout(between: n
     assert "bad-initialisation" in findings(starting_small(), LOSS, table())
 
 
-
 def test_the_gain_of_he_is_the_root_of_two() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(400, 400)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar
 
 import torch
@@ -73,7 +74,8 @@ def mixed_similarities(subject: Subject) -> float | None:
 
 def _similarities(subject: Subject, inputs: Any) -> Tensor | None:
     seen = SeenSimilarities(subject.examples)
-    with torch.no_grad(), seen:
+    with warnings.catch_warnings(), torch.no_grad(), seen:
+        warnings.simplefilter("ignore")  # the user's own, which would name this file
         subject.problem.training_loss(0, (inputs, subject.targets))
     return seen.last
 
