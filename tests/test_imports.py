@@ -229,3 +229,8 @@ main()
 def test_public_names_are_there() -> None:
     for name in wellcond.__all__:
         assert hasattr(wellcond, name)
+
+
+def test_tab_completion_shows_what_is_public_and_nothing_else() -> None:
+    shown = run("import wellcond; print(*dir(wellcond))").split()
+    assert {*shown} == {*wellcond.__all__, "__version__"}

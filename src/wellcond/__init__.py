@@ -177,3 +177,8 @@ def __getattr__(name: str) -> Any:
     module = import_module(_ON_DEMAND[name])
     globals()[name] = getattr(module, name, module)
     return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """Tab completion: also what is imported when it is first asked for, and nothing that is not public."""
+    return [*__all__, "__version__"]

@@ -15,6 +15,10 @@ class InvalidProblem(WellcondError, ValueError):
     """The model, loss or batches cannot be measured as they are."""
 
 
+class NoLoss(InvalidProblem):
+    """What a model or a training step returns is no loss that a gradient could be taken of."""
+
+
 class Unsupported(WellcondError, ValueError):
     """Not possible for this model, as when a layer type has no rule."""
 

@@ -15,7 +15,7 @@ from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
 from wellcond.diagnosis.baseline import constant_loss
-from wellcond.diagnosis.labels import relation
+from wellcond.diagnosis.labels import relation, token_relation
 from wellcond.diagnosis.mini_batches import cut, mini_batches
 from wellcond.diagnosis.trial import trial, trial_price
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
@@ -223,6 +223,48 @@ def test_noise_has_no_structure_and_tokens_are_not_probed() -> None:
     tokens = wc.Problem(nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3)), nn.CrossEntropyLoss(),
                         (torch.arange(96).reshape(32, 3) % 9, torch.arange(32) % 3))  # fmt: skip
     assert relation(tokens) is None
+
+
+WINDOWS = (torch.randint(0, 40, (256, 1), generator=torch.Generator().manual_seed(0)) + torch.arange(12)) % 40
+OTHER_ORDER = torch.randperm(256, generator=torch.Generator().manual_seed(1))
+
+
+def sequences(labels: Tensor, tokens: Tensor = WINDOWS) -> wc.Problem:
+    """Tokens with a label for every position, in mini-batches, next to a mask as tokenizers give it."""
+    model = nn.Sequential(nn.Embedding(41, 8), nn.Linear(8, 41))
+    batches = [({"input": x, "mask": torch.ones_like(x)}, y)
+               for x, y in zip(tokens.split(64), labels.split(64), strict=True)]  # fmt: skip
+    return wc.Problem(model, nn.CrossEntropyLoss(), batches)
+
+
+@pytest.mark.parametrize(
+    ("labels", "are_related"),
+    [
+        (WINDOWS.roll(-1, 1), True),  # the next token
+        (WINDOWS.flip(1), True),  # another order
+        (WINDOWS % 3, True),  # a tag for each
+        (torch.where(torch.arange(12) % 5 == 0, WINDOWS, -100), True),  # some positions only
+        (40 - WINDOWS[:, :5], True),  # a translation that is shorter
+        (WINDOWS[OTHER_ORDER], False),
+        (WINDOWS[OTHER_ORDER].roll(-1, 1), False),
+        (WINDOWS[OTHER_ORDER] % 3, False),
+        (WINDOWS.sort(0).values, False),
+    ],
+)
+def test_tokens_tell_the_labels_of_their_own_sequence(labels: Tensor, are_related: bool) -> None:
+    related = token_relation(sequences(labels))
+    assert related is not None
+    assert related.structure > 1.5
+    assert related.best > 8 if are_related else related.best < 4
+
+
+def test_noise_labels_of_sequences_and_tokens_as_their_own_labels_are_left_alone() -> None:
+    noise = torch.randint(0, 40, (256, 12), generator=torch.Generator().manual_seed(0))
+    related = token_relation(sequences(noise[OTHER_ORDER], noise))
+    assert related is not None
+    assert related.structure < 1.5
+    assert token_relation(sequences(WINDOWS[:, 0])) is None
+    assert token_relation(sequences(WINDOWS, WINDOWS.float())) is None
 
 
 # manners

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from made_findings import DEAD, NOTE, UNSCALED, VANISHING
+from made_findings import DEAD, DIVERGED, NOTE, UNSCALED, VANISHING
 from torch import nn
 
 import wellcond as wc
@@ -104,3 +104,27 @@ def test_what_the_inspection_did_not_see_is_not_said_to_be_checked() -> None:
 def test_advice_without_code_is_read_out() -> None:
     text = diagnosis(findings=(replace(UNSCALED, remedy="# restore a checkpoint\n# then lower the rate"),)).verdict()
     assert text.endswith(" Restore a checkpoint. Then lower the rate.")
+
+
+def test_without_an_optimizer_it_is_said_what_was_assumed() -> None:
+    model, batch = nn.Linear(3, 1), (torch.randn(16, 3), torch.randn(16, 1))
+    problem = wc.Problem(model, nn.MSELoss(), batch)
+    assumed = "No optimizer was passed: short runs took SGD at 0.01 with momentum 0.9."
+    assert wc.diagnose(problem).verdict().endswith(assumed)
+    assert "No optimizer" not in wc.diagnose(problem, torch.optim.SGD(model.parameters(), lr=0.1)).verdict()
+    about = {"optimizer": assumed}
+    assert assumed in diagnosis(findings=(DIVERGED,), about=about).assessment()  # short runs show it
+    assert assumed not in diagnosis(findings=(UNSCALED,), about=about).assessment()
+
+
+def test_a_summed_loss_that_trains_is_sound_and_one_reason_is_given_once() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 4)
+    model = nn.Linear(4, 3)
+    problem = wc.Problem(model, nn.CrossEntropyLoss(reduction="sum"), (x, x[:, :3].argmax(1)))
+    text = wc.diagnose(problem, torch.optim.Adam(model.parameters(), lr=0.01)).verdict()
+    assert text.startswith("Nothing is wrong in what was checked: the data, the outputs and the gradients of every")
+    checked, missing = text.split(" Could not be checked: ")
+    assert "short runs of copies" in checked
+    assert "gradients" not in missing
+    assert missing.count('Write reduction="mean".') == 1

@@ -54,6 +54,7 @@ NO_PARAMETERS = r"does not depend on.*detach"
 ABOVE = torch.tensor([1, 2, 3, 1, 2, 3])
 NO_SUCH_CLASS = r"run from 1 to 3, but the model has 3 outputs \(classes 0 to 2\)"
 UNFIT = "the loss fails on batch 0.*"
+COMPLEX = nn.Parameter(torch.ones(3, 4, dtype=torch.complex64))
 HALF = r"'0\.weight' is b?float16.*copy\.deepcopy\(model\)\.float\(\)"
 
 INVALID: dict[str, tuple[dict[str, Any], str]] = {
@@ -109,6 +110,11 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "targets_shape": ({"loss": nn.MSELoss(), "batches": (X, normal(6, 2))}, UNFIT + r"shape \(6, 2\)"),
     # models
     "frozen": ({"model": mlp().requires_grad_(False)}, r"no trainable parameters; call model\.requires_grad_\(\)"),
+    "meta": ({"model": mlp().to("meta")}, r"'0\.weight' is on the meta device.*load_state_dict"),
+    "complex": (
+        {"model": changed(lambda m: setattr(m[0], "weight", COMPLEX))},
+        r"'0\.weight' is complex.*view_as_real",
+    ),
     "float16": ({"model": mlp().to(torch.float16)}, HALF),
     "bfloat16": ({"model": mlp().to(torch.bfloat16)}, HALF),
     "two_dtypes": ({"model": changed(lambda m: m[2].float())}, "parameters are float32 and float64; use one dtype"),

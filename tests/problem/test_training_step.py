@@ -16,7 +16,7 @@ from unchanged import assert_unchanged, snapshot
 from zoo import integers, normal, seeded
 
 import wellcond as wc
-from wellcond.errors import InvalidProblem, Unsupported, WellcondError
+from wellcond.errors import InvalidProblem, NoLoss, Unsupported, WellcondError
 from wellcond.remedies import REMEDIES, Setup
 
 X, Y = normal(96, 6), integers(3, 96)
@@ -92,6 +92,22 @@ def test_a_step_gives_the_numbers_of_model_and_loss_apart(step: Any) -> None:
     assert_same(wc.Hessian(whole).dense(), wc.Hessian(apart).dense())
     assert [*wc.conditioning(whole)] == [*wc.conditioning(apart)] == ["encoder.0", "head"]
     assert wc.max_lr(whole, adam(model)).value == pytest.approx(wc.max_lr(apart, adam(model)).value, rel=1e-3)
+
+
+def two_terms(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, int, Tensor]:
+    """Two losses of one step, with a count and a rate of errors, which are for printing."""
+    outputs = model(batch[0])
+    errors = (outputs.argmax(1) != batch[1]).float().mean()
+    return F.cross_entropy(outputs, batch[1]), outputs.square().mean(), len(batch[1]), errors
+
+
+def test_several_losses_of_a_step_are_summed() -> None:
+    model = seeded(Net)
+    several = wc.Problem.from_step(model, two_terms, BATCHES)
+    summed = wc.Problem.from_step(model, lambda m, batch: sum(two_terms(m, batch)[:2]), BATCHES)
+    with several.measuring(), summed.measuring():
+        assert_same(several.mean_loss(), summed.mean_loss())
+    assert "the loss returns 2 terms, and their sum is measured" in several.notes
 
 
 def test_a_diagnosis_says_what_a_step_does_not_show() -> None:
@@ -250,6 +266,32 @@ def test_what_is_no_step_is_refused_in_one_line(step: Any, says: str) -> None:
     with pytest.raises(InvalidProblem, match=says) as refusal:
         wc.eigenvalues(wc.Hessian(wc.Problem.from_step(seeded(Net), step, BATCHES)))
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("returns", "says"),
+    [(lambda loss: loss.item(), r"returns a float; .*without \.item\(\)"), (None, "calls backward")],
+)
+def test_a_diagnosis_refuses_a_step_without_a_loss_before_it_trains_anything(returns: Any, says: str) -> None:
+    """A step as a training loop has it: it calls backward() and the optimizer, and returns a number for printing."""
+    model = seeded(Net)
+    optimizer = adam(model)
+    supervised(model, BATCHES[0]).backward()  # type: ignore[no-untyped-call]
+
+    def step(model: nn.Module, batch: Any) -> Any:
+        loss = supervised(model, batch)
+        if returns is not None:
+            return returns(loss)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss
+
+    before = snapshot(model)
+    with pytest.raises(NoLoss, match=says):
+        wc.diagnose(wc.Problem.from_step(model, step, BATCHES), optimizer)
+    assert_unchanged(before, snapshot(model))
+    assert not optimizer.state
 
 
 def test_a_step_that_trains_is_said_to_be_sound() -> None:

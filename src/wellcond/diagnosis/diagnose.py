@@ -15,7 +15,7 @@ from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
 from wellcond.curvature.spectra.trace import Trace, trace
 from wellcond.diagnosis.budget import SHARE_OF_RATE, SHARE_OF_TRIAL, TRACE_PRODUCTS, Budget, PartName, check_budget
-from wellcond.diagnosis.diagnosis import Diagnosis, about
+from wellcond.diagnosis.diagnosis import ASSUMED_LR, Diagnosis, about
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import check_known, completed, judged, lines_by_remedy
@@ -37,10 +37,6 @@ from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
-
-ASSUMED_LR = 0.01
-"""Rate of SGD with momentum, which the trial takes without an optimizer. If it does not learn, rates from a tenth to a
-hundred times this are tried too."""
 
 
 class Limits(TypedDict):

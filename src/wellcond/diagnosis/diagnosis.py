@@ -25,8 +25,9 @@ from wellcond.network.calling import dtype_name
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import COST, LR, PARAMETERS, PART_COST, PART_ESTIMATE
-from wellcond.results.text import WHOLE_MODEL
+from wellcond.results.text import WHOLE_MODEL, sentence
 from wellcond.results.version import __version__
+from wellcond.training.optimizers import DEFAULT_MOMENTUM
 
 FROM_ROWS = "from the products of rows, which are fewer than features"
 CHECKED = {
@@ -38,6 +39,10 @@ CHECKED = {
 """What the parts after the inspection check, in the words of a clean bill."""
 ESSENTIAL = (PartName.INSPECTION, PartName.GRADIENTS, PartName.TRIAL, *OUTPUTS)
 """Without one of these nobody can say that nothing is wrong."""
+ASSUMED_LR = 0.01
+"""Rate of SGD with momentum, which the trial takes without an optimizer. If it does not learn, rates from a tenth to a
+hundred times this are tried too."""
+ASSUMED = f"no optimizer was passed: short runs took SGD at {ASSUMED_LR:g} with momentum {DEFAULT_MOMENTUM:g}"
 BATCHNORM = {
     "batch": "statistics of each batch, with gradients through them, as in training",
     "running": "running statistics, as in evaluation",
@@ -195,24 +200,42 @@ class Diagnosis(Result):
             more = sum(finding.severity == worst.severity for finding in self.findings) - 1
             also = f", and {more} more" if more else ""
             follows = f" It explains {_listed([f.rule for f in worst.consequences])}." if worst.consequences else ""
-            return _sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows
+            assumed = self._assumed() if worst.basis == "tried" else ""
+            return sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows + assumed
         checked = _inspected(self.evidence.inspection) if PartName.INSPECTION in self.measured else []
-        checked += [text for part, text in CHECKED.items() if part in self.measured]
+        is_probed = self.evidence.behavior is not None and self.evidence.behavior.is_known
+        measured = {*self.measured} - ({PartName.BEHAVIOR} if not is_probed else set())
+        checked += [text for part, text in CHECKED.items() if part in measured]
         if not checked:
-            return _sentence(f"nothing could be checked: {'; '.join(self.failed.values()) or 'no time was left'}")
+            return sentence(f"nothing could be checked: {'; '.join(self.failed.values()) or 'no time was left'}")
         notes = len(self.findings)
         noted = f" ({notes} note{'s' * (notes > 1)})" if notes else ""
-        missing = f" Could not be checked: {_listed(list(self.failed))}." if self.failed else ""
+        failed = self._not_seen()
         is_step = isinstance(self.evidence.problem.loss, TrainingStep)  # which has no outputs to look at
         essential = {*ESSENTIAL} - {*OUTPUTS} if is_step else {*ESSENTIAL}
-        if unknown := next((why for what, why in self.failed.items() if what in essential), None):
-            seen = f"whether it trains is not known: {unknown.strip().rstrip('.')}. Nothing else was found in"
-            return _sentence(f"{seen} {_listed(checked)}{noted}") + missing
-        return _sentence(f"nothing is wrong in what was checked: {_listed(checked)}{noted}") + self._rate() + missing
+        unknown = next((why for what, why in failed.items() if what in essential), "")
+        is_one_reason = len(failed) > 1 and len({*failed.values()}) == 1
+        why = f": {next(iter(failed.values()))}" if is_one_reason and not unknown and not is_step else ""
+        missing = f" {sentence(f'could not be checked: {_listed(list(failed))}{why}')}" if failed else ""
+        if unknown:
+            begin = f"{sentence(f'whether it trains is not known: {unknown}')} Nothing else was found in"
+            return sentence(f"{begin} {_listed(checked)}{noted}") + missing + self._assumed()
+        sound = sentence(f"nothing is wrong in what was checked: {_listed(checked)}{noted}")
+        return sound + self._rate() + missing + self._assumed()
+
+    def _not_seen(self) -> dict[str, str]:
+        """Why a part could not be checked, by its name; the gradients of a summed loss the inspection has seen."""
+        is_summed = self.evidence.inspection is not None and self.evidence.inspection.is_summed
+        return {what: why for what, why in self.failed.items() if not is_summed or what != PartName.GRADIENTS}
 
     def _worst(self) -> Finding | None:
         """The first finding; None if there are only notes."""
         return next((finding for finding in self.findings if finding.severity != "note"), None)
+
+    def _assumed(self) -> str:
+        """That no optimizer was passed, and what the short runs took instead."""
+        assumed = self.about.get("optimizer")
+        return f" {sentence(assumed)}" if assumed else ""
 
     def _rate(self) -> str:
         """The learning rate compared with its limit."""
@@ -253,6 +276,8 @@ def about(evidence: Evidence, cost: Cost) -> dict[str, str]:
         "batchnorm": batchnorm,
         "dropout": "off" if problem.dropout is None else f"on, with seed {problem.dropout}",
     }
+    if evidence.optimizer is None:
+        sentences["optimizer"] = ASSUMED
     if problem.notes:
         sentences["batches"] = "; ".join(problem.notes)
     if (table := evidence.conditioning) is not None:
@@ -288,8 +313,3 @@ def _listed(items: Sequence[str]) -> str:
     """Each once, with "and" before the last."""
     *first, last = [*dict.fromkeys(items)] or [""]
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _sentence(text: str) -> str:
-    text = text.strip().rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}."

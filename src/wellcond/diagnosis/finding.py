@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from wellcond.results.result import Row
+from wellcond.results.text import sentence
 
 Severity = Literal["severe", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("severe", "warning", "note")
@@ -67,7 +68,7 @@ class Finding:
         lines = self.remedy.strip().splitlines()
         if not all(line.startswith("#") for line in lines):
             return ""
-        return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (line.strip("# .") for line in lines))
+        return " ".join(sentence(line.strip("# ")) for line in lines)
 
     def __str__(self) -> str:
         where = f" at {self.layer}" if self.layer else ""

@@ -21,6 +21,8 @@ MOST_COLUMNS = 16
 """Columns of the targets; more classes or outputs are projected at random to this number."""
 MOST_OUTPUTS = 64
 """Numbers per target; larger targets, such as images, are not probed."""
+MOST_TOKENS = 1021
+"""Tokens that are counted apart; of a larger vocabulary several share a count. A prime, so that no pattern does."""
 SLOW = 1e-3
 """Share of the largest eigenvalue below which a direction is slow: gradient descent needs 1,000 times more steps."""
 RIDGE = 0.1
@@ -113,8 +115,30 @@ def relation(problem: Problem) -> Relation | None:
         return None
     x = torch.cat([x for x, _ in pairs])[:EXAMPLES_READ]
     labels = torch.cat([y for _, y in pairs])[:EXAMPLES_READ]
-    y = _columns(labels)
-    x = x.flatten(1).double()
+    is_regression = labels.is_floating_point() and not bool(((labels == 0) | (labels == 1)).all())
+    return _related(x.flatten(1).double(), _columns(labels), is_regression)
+
+
+def token_relation(problem: Problem) -> Relation | None:
+    """The same of sequences with a label for every position: do the tokens of a sequence predict its labels?
+
+    Compared is how often each token and each label occurs in a sequence, so that the order of the positions and a shift
+    of the labels do not matter. None if inputs are no sequences of tokens, or labels are those of whole sequences:
+    these may depend on the order alone.
+
+    Args:
+        problem: Problem whose loader is read, up to 1024 examples.
+    """
+    pairs = list(islice(_read_tokens(problem), BATCHES_READ))
+    if not pairs:
+        return None
+    x = torch.cat([_counted(tokens) for tokens, _ in pairs])[:EXAMPLES_READ]
+    y = torch.cat([_counted(labels) for _, labels in pairs])[:EXAMPLES_READ]
+    return _related(x, _mixed(y), is_regression=False)
+
+
+def _related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
+    """Probes of features (n, d) and columns of targets (n, c); None if either does not vary."""
     x = x[:, x.std(0) > 0]
     if len(x) < 3 or not x.shape[1] or not bool(x.isfinite().all()) or not bool((y != y[0]).any()):
         return None
@@ -130,7 +154,7 @@ def relation(problem: Problem) -> Relation | None:
         smooth=_deviations(_left_out(_centered(kernel), len(x), y, orders)),
         structure=_structure(x),
         features=x.shape[1],
-        is_regression=labels.is_floating_point() and not bool(((labels == 0) | (labels == 1)).all()),
+        is_regression=is_regression,
         slow=_slow(x, y),
     )
 
@@ -162,12 +186,40 @@ def _orders(count: int) -> Tensor:
     return torch.stack([torch.arange(count), *(torch.randperm(count, generator=generator) for _ in range(SHUFFLES))])
 
 
+def _read_tokens(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
+    """Tokens and labels of every batch, as long as each is one tensor (examples, positions); masks do not count."""
+    seen = 0
+    with contextlib.closing(problem.data()) as data:
+        for _, (inputs, targets) in data:
+            y = [t for t in tree_leaves(targets) if isinstance(t, Tensor)]
+            x = [t for t in tree_leaves(inputs) if isinstance(t, Tensor) and not any(t is each for each in y)]
+            x = [t for t in x if t.is_floating_point() or int(t.max()) > 1]
+            if len(x) != 1 or len(y) != 1 or any(t.is_floating_point() or t.dim() != 2 for t in (*x, *y)):
+                return
+            if len(x[0]) != len(y[0]) or y[0].shape[1] < 2:
+                return
+            yield x[0].detach().cpu(), y[0].detach().cpu()
+            seen += len(x[0])
+            if seen >= EXAMPLES_READ:
+                return
+
+
+def _counted(tokens: Tensor) -> Tensor:
+    """(n, MOST_TOKENS), how often each token occurs; negative ones, which a loss ignores, do not count."""
+    is_token = tokens >= 0
+    counts = torch.zeros(len(tokens), MOST_TOKENS, dtype=torch.float64)
+    return counts.scatter_add_(1, tokens.clamp_min(0) % MOST_TOKENS, is_token.double())
+
+
 def _columns(y: Tensor) -> Tensor:
     """(n, c) of few columns: indicators of classes, or numbers as they are; many are mixed at random."""
     if not y.is_floating_point():
         _, index = torch.unique(y[:, 0], return_inverse=True)
         y = torch.nn.functional.one_hot(index)
-    y = y.double()
+    return _mixed(y.double())
+
+
+def _mixed(y: Tensor) -> Tensor:
     if y.shape[1] <= MOST_COLUMNS:
         return y
     mix = torch.randn(y.shape[1], MOST_COLUMNS, generator=torch.Generator().manual_seed(1), dtype=y.dtype)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspect import Inspection
@@ -72,11 +73,13 @@ def spread(signal: Signal) -> float:
 
 
 def normalized_layers(evidence: Evidence, inspection: Inspection) -> set[str]:
-    """Layers whose output goes straight into a norm, which removes their scale."""
+    """Layers whose output goes straight into a norm, which removes their scale, or through a dropout."""
     modules = dict(evidence.problem.model.named_modules())
     names, last = set(), None
     for signal in inspection.signals:
         module = modules.get(signal.name)
+        if isinstance(module, (nn.Identity, nn.Flatten, _DropoutNd)):
+            continue
         if signal.is_weighted:
             last = signal.name
         elif last is not None and module is not None and not signal.is_nonlinearity:

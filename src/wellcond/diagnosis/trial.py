@@ -18,7 +18,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import LBFGS, Adam, Optimizer
 
 from wellcond.diagnosis.baseline import constant_loss
-from wellcond.diagnosis.labels import relation
+from wellcond.diagnosis.labels import relation, token_relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Handful, Trial
 from wellcond.errors import NonFinite
@@ -102,7 +102,8 @@ def trial(
         report("what inputs tell of targets", 0.95)
         modes = _modes(trainer)
     size = examples_in(batches[0]) if share_examples(batches[0]) else None
-    return Trial(before, known.constant, own, tuple(others), variants, few, modes, relation(problem), size)
+    related = relation(problem), token_relation(problem)
+    return Trial(before, known.constant, own, tuple(others), variants, few, modes, *related, size)
 
 
 def trial_price(batch_size: int, batches: int) -> float:

@@ -106,6 +106,7 @@ class Trial:
         few: Run on a handful of examples.
         modes: Loss with each batch's statistics and with the running ones, if the model has both.
         relation: Whether the inputs predict the targets; None if that cannot be probed.
+        token_relation: Whether the tokens of a sequence predict the labels of its positions; None for other data.
         examples: Examples in a mini-batch; None if not all tensors count them.
     """
 
@@ -117,6 +118,7 @@ class Trial:
     few: Handful | None = None
     modes: tuple[float, float] | None = None
     relation: Relation | None = None
+    token_relation: Relation | None = None
     examples: int | None = None
 
     @property

@@ -49,6 +49,17 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
                 f"{name!r} was created in inference mode, so autograd cannot differentiate through it. "
                 "Measure a copy that is created outside of torch.inference_mode(): copy.deepcopy(model)."
             )
+        if p.is_meta:
+            raise InvalidProblem(
+                f"{name!r} is on the meta device and holds no numbers. "
+                "Load or draw the weights first: model.to_empty(device=…), then load_state_dict(…)."
+            )
+    for name, p in params.items():
+        if p.is_complex():
+            raise InvalidProblem(
+                f"{name!r} is complex, and only real parameters can be measured. Hold its real and imaginary part in "
+                "one: nn.Parameter(torch.view_as_real(w)), and torch.view_as_complex(w) in forward."
+            )
     devices = sorted({str(p.device) for p in params.values()})
     if len(devices) > 1:
         raise InvalidProblem(f"parameters are on {' and '.join(devices)}; use one device.")

@@ -28,7 +28,15 @@ from wellcond.problem.loss.losses import (
     recognize,
 )
 from wellcond.problem.loss.output_batches import OutputBatch, with_gradients
-from wellcond.problem.loss.outputs import Loss, SeenOutputs, named_tensors, picked, seen_outputs, terms_in
+from wellcond.problem.loss.outputs import (
+    Loss,
+    SeenOutputs,
+    differentiable,
+    named_tensors,
+    picked,
+    seen_outputs,
+    terms_in,
+)
 from wellcond.problem.loss.terms import TermCounter, Terms, of_logits
 from wellcond.problem.training_step import ONLY_A_LOSS, TrainingStep
 
@@ -161,8 +169,14 @@ class RecognizedLoss:
         modules = self.loss.modules() if isinstance(self.loss, nn.Module) else ()
         with kept(self._held()), gradient_hooks_off(modules), self._same_draws(index):
             own = own_copies(targets)
-            loss = self.loss(outputs, *own) if isinstance(own, Several) else self.loss(outputs, own)
-        return loss if isinstance(loss, Tensor) else self._sum(loss)
+            labels = own if isinstance(own, Several) else (own,)
+            loss = self.loss(outputs, *labels)
+            if isinstance(loss, Tensor):
+                return loss
+            if not self.summed and not torch.is_grad_enabled():
+                with torch.enable_grad():
+                    self._sum(self.loss(differentiable(outputs), *labels))
+        return self._sum(loss)
 
     @contextlib.contextmanager
     def _same_draws(self, index: int) -> Iterator[None]:

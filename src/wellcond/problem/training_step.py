@@ -6,18 +6,20 @@ the loss, the layers that it goes through, and their gradients.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from wellcond.errors import InvalidProblem, Unsupported
+from wellcond.errors import InvalidProblem, NoLoss, Unsupported
 from wellcond.network.calling import arguments_of
+from wellcond.network.isolation.isolation import rng_kept
 from wellcond.network.isolation.snapshot import Snapshot, kept
 from wellcond.network.taps import bracketed
-from wellcond.problem.loss.outputs import own_loss
+from wellcond.problem.loss.outputs import own_loss, terms_in
 
 Step = Callable[[Any, Any], Any]
 """`training_step(model, batch)`, which returns the loss."""
@@ -54,23 +56,60 @@ class TrainingStep:
                 "wrap it: lambda model, batch: …"
             )
         self.function = function
+        self._losses: list[str] = []
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def run(self, model: nn.Module, batch: Any) -> Any:
-        """What the step returns; state of other modules that it uses, such as a target network, stays as it is."""
-        with kept(Snapshot([self.function], known=model.modules())):
-            return self.function(model, batch)
+        """What the step returns; state of other modules that it uses, such as a target network, stays as it is.
+
+        Of several numbers only those with a gradient are returned, since an error rate next to the losses is for
+        printing. One more run, the first time, shows which they are, also where the others make no graph.
+
+        Raises:
+            NoLoss: The step trains the model itself, by `backward()`.
+        """
+        with kept(Snapshot([self.function], known=model.modules())), _backward_refused(model):
+            returned = self.function(model, batch)
+            terms = terms_in(returned)
+            if len(terms) > 1 and not self._losses:
+                with torch.enable_grad(), rng_kept(next(model.parameters()).device):
+                    differentiated = terms_in(self.function(model, batch))
+                self._losses = [name for name, term in differentiated.items() if term.requires_grad]
+        return {name: terms[name] for name in self._losses} if self._losses else returned
 
     def __call__(self, returned: Any, _targets: Any = None) -> Any:
-        """The loss in what the step returned: a number, or `["loss"]` of a dict, or several terms."""
+        """The loss in what the step returned: a number, `["loss"]` of a dict, or several terms, which are summed."""
         try:
             return own_loss(returned)
-        except InvalidProblem:
+        except NoLoss:
             is_tensor = isinstance(returned, Tensor)
             form = f"Tensor of shape {tuple(returned.shape)}" if is_tensor else type(returned).__name__
-            raise InvalidProblem(
+            raise NoLoss(
                 f"training_step returns a {form}; let it return the loss, a tensor with one number, without .item()."
             ) from None
+
+
+@contextlib.contextmanager
+def _backward_refused(model: nn.Module) -> Iterator[None]:
+    """Raise at a `backward()`, before an optimizer inside the step can move the user's weights."""
+
+    def refuse(_parameter: Tensor) -> None:
+        raise NoLoss(
+            "training_step calls backward(); let it end before that, and return the loss: backward() and the "
+            "optimizer's step are made on copies."
+        )
+
+    params = [p for p in model.parameters() if p.requires_grad]
+    handles = [p.register_post_accumulate_grad_hook(refuse) for p in params]  # type: ignore[no-untyped-call]
+    gradients = [p.grad for p in params]
+    for p in params:
+        p.grad = None  # or backward() would add to the user's
+    try:
+        yield
+    finally:
+        for p, handle, gradient in zip(params, handles, gradients, strict=True):
+            handle.remove()
+            p.grad = gradient
 
 
 def arguments_in(model: nn.Module, run: Callable[[], Any]) -> Any:

@@ -288,6 +288,8 @@ PADDING_INFLUENCE: Final = quantity("padding_influence")
 """Influence of a padded step on what is read from real ones, over that of a real step."""
 ORDER_CHANGE: Final = quantity("order_change")
 """Relative change of the outputs if the steps of a sequence change places."""
+MIXED_SIMILARITIES: Final = quantity("mixed_similarities")
+"""Relative change of a contrastive loss's similarities of two examples if others are exchanged."""
 STANDARDIZED_LOSS: Final = quantity("standardized_loss")
 STANDARDIZED_GRADIENT_NORM: Final = quantity("standardized_gradient_norm")
 UNSTANDARDIZED_GRADIENT_NORM: Final = quantity("unstandardized_gradient_norm")

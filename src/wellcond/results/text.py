@@ -1,4 +1,4 @@
-"""Numbers and tables as plain text."""
+"""Numbers, sentences and tables as plain text."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ def number(value: float) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     return f"{value:.3g}"
+
+
+def sentence(text: str) -> str:
+    """With a capital letter, and a full stop unless it is a question.
+
+    Example:
+        >>> sentence("look at the labels"), sentence("are they shuffled?")
+        ('Look at the labels.', 'Are they shuffled?')
+    """
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
 
 
 def duration(seconds: float) -> str:

@@ -66,6 +66,20 @@ def test_weights_from_a_standard_normal() -> None:
     assert (finding.severity, finding.layer) in {("severe", "0"), ("severe", "2")}
 
 
+@pytest.mark.parametrize("between", [nn.Identity(), nn.Dropout(0.1), nn.Flatten()])
+def test_small_weights_before_a_norm_are_sound_also_through_a_dropout(between: nn.Module) -> None:
+    """As the patches of a vision transformer have them, which are drawn from N(0, 0.02²) whatever their size."""
+
+    def starting_small(*norm: nn.Module) -> nn.Sequential:
+        model = nn.Sequential(nn.Linear(FEATURES, 32), between, *norm, nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+        nn.init.normal_(model[0].weight, std=1e-3)
+        nn.init.zeros_(model[0].bias)
+        return model
+
+    assert "bad-initialisation" not in findings(starting_small(nn.LayerNorm(32)), LOSS, table())
+    assert "bad-initialisation" in findings(starting_small(), LOSS, table())
+
+
 def test_the_gain_of_he_is_the_root_of_two() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(400, 400)

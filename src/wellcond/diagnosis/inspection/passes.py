@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 
 from wellcond.diagnosis.inspection.failures import shortened_message
 from wellcond.diagnosis.inspection.signals import Signals
+from wellcond.errors import NoLoss
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem, merged
 
@@ -78,16 +79,20 @@ class Passes:
         try:
             with self._signals.watched(examples_in(batch)):
                 raw = self.problem.forward(index, self._differentiable(batch[0]))
+        except NoLoss:
+            return None  # no illness of the network: `Problem` refuses it
         except Exception as error:  # the user's model may raise anything
             self.forward_error = self.forward_error or shortened_message(error)
             return None
         try:
             loss = self.problem.raw_loss(raw, batch[1], index)
             if not isinstance(loss, Tensor):
-                return Forward(raw, None)  # no illness of the network: `Problem` refuses it
+                return Forward(raw, None)
             self.loss_shape = self.loss_shape or tuple(loss.shape)
             loss = loss if loss.numel() == 1 else loss.mean()
             self.losses.append(float(loss.detach()))
+        except NoLoss:
+            return Forward(raw, None)
         except Exception as error:  # and so may the loss
             self.loss_error = self.loss_error or shortened_message(error)
             return Forward(raw, None)

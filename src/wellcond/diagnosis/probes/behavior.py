@@ -14,6 +14,7 @@ from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
+from wellcond.diagnosis.probes.similarities import mixed_similarities
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
@@ -31,6 +32,8 @@ class Behavior:
         memory: How far back in time a gradient reaches; None if the inputs are no sequence.
         padding: What depends on padding; None if there is none.
         order: Whether outputs depend on the order of steps; None if the inputs are no sequence.
+        mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
+            of; None for other losses.
         failures: What could not be probed, and why.
     """
 
@@ -39,7 +42,13 @@ class Behavior:
     memory: Memory | None = None
     padding: Padding | None = None
     order: Order | None = None
+    mixed_similarities: float | None = None
     failures: tuple[InspectionFailure, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any experiment applied: none may, as with a training step of the user's own."""
+        return any(getattr(self, name) is not None for name in PROBES)
 
     def rows(self, step: int | None = None) -> Iterator[Row]:
         """The numbers of the network."""
@@ -57,6 +66,8 @@ class Behavior:
                 yield Row(step, "", q.PADDING_INFLUENCE, self.padding.seen, "")
         if self.order is not None:
             yield Row(step, "", q.ORDER_CHANGE, self.order.change, "")
+        if self.mixed_similarities is not None:
+            yield Row(step, "", q.MIXED_SIMILARITIES, self.mixed_similarities, "")
 
 
 class Probe(NamedTuple):
@@ -79,6 +90,7 @@ PROBES: dict[str, Probe] = {
     "memory": Probe("how far back in time gradients reach", memory, 4 / 3),
     "padding": Probe("what depends on padding", padding, 0.0),
     "order": Probe("whether the order of steps matters", order, 1 / 3),
+    "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
 }
 """By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is
 read from the pass of the memory."""

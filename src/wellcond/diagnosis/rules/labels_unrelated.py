@@ -42,12 +42,14 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
     Three leave-one-out probes, by the nearest neighbor, a linear and a smooth fit, lie within four standard deviations
     of shuffled targets, for at least 128 examples (256: severe). The inputs must have structure beyond the
     Marchenko-Pastur edge, or, for targets that are numbers, at least 16 examples per feature, with which a smooth fit
-    has power. Not reported for tokens, for classes of noise, and if the network has learned something.
+    has power. Of sequences of tokens with a label for every position, it is compared how often each token and each
+    label occurs in a sequence. Not reported for labels of whole sequences of tokens, which may depend on their order
+    alone, for classes of noise, and if the network has learned something.
     """
     trial = evidence.trial
-    if trial is None or trial.relation is None or trial.has_learned:
+    relation = None if trial is None else trial.relation or trial.token_relation
+    if trial is None or relation is None or trial.has_learned:
         return
-    relation = trial.relation
     is_dense = relation.is_regression and relation.examples >= max(EXAMPLES.severe, PER_FEATURE.at * relation.features)
     has_power = relation.examples >= EXAMPLES.warn and (relation.structure >= STRUCTURE.at or is_dense)
     is_slow = relation.slow is not None and relation.slow.rest > SLOW.at

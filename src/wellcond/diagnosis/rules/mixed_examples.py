@@ -1,6 +1,7 @@
 """mixed-examples: outputs of an example that depend on the other examples of its batch.
 
 Wrong: `nn.LSTM(…)` on inputs (batch, time, features). Right: `nn.LSTM(…, batch_first=True)`.
+Wrong: `F.normalize(z, dim=0)` before a contrastive loss. Right: `F.normalize(z, dim=-1)`.
 """
 
 from __future__ import annotations
@@ -55,4 +56,27 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
         if is_turned and isinstance(module, (nn.RNNBase, nn.MultiheadAttention))
         else f"# look at what {mixing.layer or 'the model'} takes: one of its dimensions counts the examples, and is "
         "used for another",
+    )
+
+
+@rule("mixed-examples")
+def similarities_mixed(evidence: Evidence) -> Iterator[Finding]:
+    """A contrastive loss whose similarity of two examples depends on a third one, without a BatchNorm.
+
+    Half of the examples are exchanged, and the similarities of the others change by more than 0.1 %. A warning, and
+    severe if the loss does not go down in a trial. Statistics over the batch, which a shift of all vectors leaves as
+    they are, are intended and not reported.
+    """
+    change = None if evidence.behavior is None else evidence.behavior.mixed_similarities
+    if change is None or change < CHANGE.warn:
+        return
+    yield Finding(
+        rule="mixed-examples",
+        severity="severe" if evidence.trial is not None and evidence.trial.trains is False else "warning",
+        basis="proven",
+        summary=f"the similarities that the loss compares change by {change:.1%} with examples that they are not of.",
+        evidence={"relative change": change},
+        reason="The similarity of two examples must be that of their own vectors: one dimension has been taken for "
+        "another, as by a normalization over the examples instead of the features.",
+        remedy="# normalize the vector of each example, F.normalize(z, dim=-1), and no feature over the batch",
     )

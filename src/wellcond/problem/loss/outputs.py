@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from wellcond.errors import InvalidProblem
+from wellcond.errors import NoLoss
 
 Loss = Callable[..., Any]
 """`loss(outputs, targets)`, or with several targets; a tensor, or several terms."""
@@ -27,7 +27,7 @@ def own_loss(outputs: Any, targets: Any = None) -> Any:
     """The loss that a model computes itself: `.loss`, `["loss"]`, the first number of a tuple, or the output itself.
 
     Raises:
-        InvalidProblem: The outputs hold no loss.
+        NoLoss: The outputs hold none.
     """
     loss = getattr(outputs, "loss", None)
     if isinstance(outputs, Mapping) and loss is None:
@@ -38,7 +38,7 @@ def own_loss(outputs: Any, targets: Any = None) -> Any:
         loss = outputs
     if loss is None or (isinstance(loss, Tensor) and loss.dim() and loss.numel() != 1):
         shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else ""
-        raise InvalidProblem(
+        raise NoLoss(
             f"the loss is None, so the model has to return it, but it returns a {type(outputs).__name__}{shape} "
             'without a loss. Pass loss=…, or batches with what the model computes its loss from ("labels").'
         )
@@ -95,7 +95,7 @@ def seen_outputs(loss: Loss, raw: Any, targets: Any) -> SeenOutputs:
     if isinstance(raw, Tensor):
         return SeenOutputs([""], [raw], lambda tensors, labels: loss(tensors[0], labels))
     named = {name: tensor for name, tensor in named_tensors(raw).items() if tensor.is_floating_point()}
-    copies = {id(tensor): tensor.detach().requires_grad_() for tensor in named.values()}
+    copies = _leaves(named.values())
     with torch.enable_grad():
         value = loss(with_tensors(raw, copies), targets)
     gradients: Sequence[Tensor | None] = [None] * len(copies)
@@ -116,6 +116,16 @@ def picked(loss: Loss, raw: Any, names: Sequence[str]) -> SeenOutputs:
         return value
 
     return SeenOutputs(list(names), tensors, loss_of)
+
+
+def differentiable(raw: Any) -> Any:
+    """What a model returned, with its floating-point tensors as leaves of a new graph."""
+    tensors = [raw] if isinstance(raw, Tensor) else list(named_tensors(raw).values())
+    return with_tensors(raw, _leaves(t for t in tensors if t.is_floating_point()))
+
+
+def _leaves(tensors: Iterable[Tensor]) -> dict[int, Tensor]:
+    return {id(tensor): tensor.detach().requires_grad_() for tensor in tensors}
 
 
 def named_tensors(value: Any) -> dict[str, Tensor]:

@@ -1,0 +1,115 @@
+"""Whether the similarity of two examples, of which a contrastive loss takes a softmax, depends on other examples."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from wellcond.diagnosis.probes.subject import Subject, relative_change
+from wellcond.problem.batches import examples_in
+
+FEWEST_EXAMPLES = 4
+"""With fewer, there are no two examples left besides those that are exchanged."""
+
+
+class SeenSimilarities(TorchFunctionMode):
+    """Keeps the last square matrix that a softmax is taken of, also one without its diagonal.
+
+    Its rows and columns are examples, or several views of each.
+    """
+
+    FUNCTIONS: ClassVar = frozenset((
+        F.cross_entropy, F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax,
+        Tensor.log_softmax, torch.logsumexp, Tensor.logsumexp,
+    ))  # fmt: skip
+
+    def __init__(self, examples: int) -> None:
+        super().__init__()
+        self.examples = examples
+        self.last: Tensor | None = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        logits = args[0] if args else None
+        if func in self.FUNCTIONS and isinstance(logits, Tensor) and logits.dim() == 2:
+            rows, columns = logits.shape
+            if rows % self.examples == 0 and columns in (rows, rows - 1):
+                self.last = logits.detach().clone()
+        return func(*args, **(kwargs or {}))
+
+
+def mixed_similarities(subject: Subject) -> float | None:
+    """Exchange the second half of the examples for the first one, and see how similarities of the others change.
+
+    That of examples i and j is theirs alone if vectors are compared as the model gives them, or each is normalized.
+    Statistics over the batch, as of a BatchNorm, are intended, and do not change if all vectors are shifted.
+
+    Returns:
+        The relative change in the quarter of the rows and of their entries where it is least, which are among those of
+        the first half, however views are ordered; None where no softmax of similarities is taken.
+    """
+    n = subject.examples
+    if n < FEWEST_EXAMPLES or subject.problem.couples_examples:
+        return None
+    before = _similarities(subject, subject.inputs)
+    if before is None:
+        return None
+    after = _similarities(subject, tree_map(lambda t: _half_exchanged(t, n), subject.inputs))
+    with _Shifted(subject.problem.model):
+        shifted = _similarities(subject, subject.inputs)
+    if after is None or shifted is None or after.shape != before.shape or shifted.shape != before.shape:
+        return None
+    if relative_change(_open(before), _open(shifted)) <= subject.tolerance:
+        return 0.0
+    change = (_open(after) - _open(before)).abs().sort(1).values[:, : before.shape[1] // 4]
+    return float(change.square().mean(1).sqrt().quantile(0.25) / _open(before).square().mean().sqrt())
+
+
+def _similarities(subject: Subject, inputs: Any) -> Tensor | None:
+    seen = SeenSimilarities(subject.examples)
+    with warnings.catch_warnings(), torch.no_grad(), seen:
+        warnings.simplefilter("ignore")  # the user's own, which would name this file
+        subject.problem.training_loss(0, (inputs, subject.targets))
+    return seen.last
+
+
+def _open(similarities: Tensor) -> Tensor:
+    """In float64, with masked entries, which compare an example with itself, as zero."""
+    return similarities.double().masked_fill(similarities < -1e4, 0.0)
+
+
+def _half_exchanged(value: Any, examples: int) -> Any:
+    if not isinstance(value, Tensor) or not value.dim() or examples_in(value) != examples:
+        return value
+    half = examples // 2
+    return torch.cat([value[:half], value[:1].expand(examples - half, *value.shape[1:])])
+
+
+class _Shifted:
+    """Adds one vector to all that a model returns, the same on each call, while inside."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._shifts: dict[torch.Size, Tensor] = {}
+
+    def __enter__(self) -> None:
+        self._handle = self._model.register_forward_hook(lambda _m, _x, output: tree_map(self._moved, output))
+
+    def __exit__(self, *_: object) -> None:
+        self._handle.remove()
+
+    def _moved(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 2:
+            return value
+        form = value.shape[1:]
+        if form not in self._shifts:
+            drawn = torch.randn(form, generator=torch.Generator().manual_seed(0)).to(value)
+            self._shifts[form] = drawn * value.square().mean().sqrt()
+        return value + self._shifts[form]
