@@ -288,6 +288,8 @@ PADDING_INFLUENCE: Final = quantity("padding_influence")
 """Influence of a padded step on what is read from real ones, over that of a real step."""
 ORDER_CHANGE: Final = quantity("order_change")
 """Relative change of the outputs if the steps of a sequence change places."""
+CURVATURE_BEFORE: Final = quantity("curvature_before")
+"""Distance of a layer's input from a midpoint, over that of the ends, where all layers before it give midpoints."""
 STANDARDIZED_LOSS: Final = quantity("standardized_loss")
 STANDARDIZED_GRADIENT_NORM: Final = quantity("standardized_gradient_norm")
 UNSTANDARDIZED_GRADIENT_NORM: Final = quantity("unstandardized_gradient_norm")

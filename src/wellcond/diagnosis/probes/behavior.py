@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
+from wellcond.diagnosis.probes.linearity import Linearity, linearity
 from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
@@ -31,6 +32,7 @@ class Behavior:
         memory: How far back in time a gradient reaches; None if the inputs are no sequence.
         padding: What depends on padding; None if there is none.
         order: Whether outputs depend on the order of steps; None if the inputs are no sequence.
+        linearity: Which stretches between layers are affine on this data.
         failures: What could not be probed, and why.
     """
 
@@ -39,10 +41,11 @@ class Behavior:
     memory: Memory | None = None
     padding: Padding | None = None
     order: Order | None = None
+    linearity: Linearity | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
     def rows(self, step: int | None = None) -> Iterator[Row]:
-        """The numbers of the network."""
+        """The numbers of the network and of its layers."""
         if self.mixing is not None:
             yield Row(step, "", q.MIXING, self.mixing.difference, "")
         if self.shift is not None:
@@ -57,6 +60,10 @@ class Behavior:
                 yield Row(step, "", q.PADDING_INFLUENCE, self.padding.seen, "")
         if self.order is not None:
             yield Row(step, "", q.ORDER_CHANGE, self.order.change, "")
+        if self.linearity is not None:
+            for layer, curvature in self.linearity.before.items():
+                if math.isfinite(curvature):
+                    yield Row(step, layer, q.CURVATURE_BEFORE, curvature, "")
 
 
 class Probe(NamedTuple):
@@ -79,6 +86,7 @@ PROBES: dict[str, Probe] = {
     "memory": Probe("how far back in time gradients reach", memory, 4 / 3),
     "padding": Probe("what depends on padding", padding, 0.0),
     "order": Probe("whether the order of steps matters", order, 1 / 3),
+    "linearity": Probe("whether stretches between layers are affine", linearity, 1.0),
 }
 """By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is
 read from the pass of the memory."""
