@@ -38,6 +38,7 @@ KINDS: dict[str, Kind] = {
     "small-batch-batchnorm": "fault",
     "batchnorm-mode-gap": "fault",
     "dropout-too-strong": "fault",
+    "dropout-in-eval": "fault",
     "optimizer-setting": "fault",
     # scales
     "unscaled-input": "scale",

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from rule_cases import CLASSES, FEATURES, N, findings, severe, table
 from torch import Tensor, nn
 
+import wellcond as wc
+
 LOSS = nn.CrossEntropyLoss()
 Function = Callable[[Tensor], Tensor]
 
@@ -103,8 +105,8 @@ def test_activations_that_do_nothing(name: str) -> None:
         (own_layers(function), table()),
         (bag(function), tokens()),
     ):
-        found = findings(model, LOSS, batch)["no-nonlinearity"]
-        assert found.severity == "warning"  # one look does not tell more
+        finding = findings(model, LOSS, batch)["no-nonlinearity"]
+        assert finding.severity == "warning"  # one look does not tell more
 
 
 @pytest.mark.parametrize("name", SOMETHING)
@@ -138,8 +140,8 @@ def blocks(*functions: Function, hidden: int = 32) -> nn.Module:
 
 
 def test_an_activation_that_is_lost_in_one_block() -> None:
-    found = findings(blocks(F.gelu, drops_its_result, F.gelu), LOSS, table())["no-nonlinearity"]
-    assert (found.severity, found.layer) == ("warning", "2.up")
+    finding = findings(blocks(F.gelu, drops_its_result, F.gelu), LOSS, table())["no-nonlinearity"]
+    assert (finding.severity, finding.layer) == ("warning", "2.up")
     assert "no-nonlinearity" not in findings(blocks(F.gelu, F.gelu, F.gelu), LOSS, table())
     low_rank = findings(blocks(F.gelu, nn.Identity(), hidden=4), LOSS, table())
     assert "no-nonlinearity" not in low_rank
@@ -160,3 +162,104 @@ def test_attention_and_separable_convolutions_have_products_of_layers_by_design(
     )
     assert "no-nonlinearity" not in findings(encoder, LOSS, (torch.randn(32, 4, 16), table()[1][:32]))
     assert severe(encoder, LOSS, (torch.randn(32, 4, 16), table()[1][:32])) == []
+
+
+class Moded(nn.Module):
+    """A function of a signal and of the mode."""
+
+    def __init__(self, function: Callable[[Tensor, bool], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(torch.relu(x), self.training)
+
+
+class DropPath(nn.Module):
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.keep = 1 - p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        return x.relu() * x.new_empty(len(x), 1).bernoulli_(self.keep).div_(self.keep)
+
+
+DROPS: dict[str, tuple[nn.Module, bool]] = {
+    "a function": (Moded(lambda h, _: F.dropout(h, 0.9)), True),
+    "a function that knows the mode": (Moded(lambda h, training: F.dropout(h, 0.9, training)), False),
+    "in place": (Moded(lambda h, _: F.dropout(h, 0.9, inplace=True)), True),
+    "a mask": (Moded(lambda h, _: h * (torch.rand_like(h) > 0.9)), True),
+    "a mask in training": (Moded(lambda h, mode: h * (torch.rand_like(h) > 0.9) / 0.1 if mode else h), False),
+    "where": (Moded(lambda h, _: torch.where(torch.rand(h.shape) < 0.8, torch.zeros(()), h)), True),
+    "filled": (Moded(lambda h, _: h.masked_fill(torch.rand_like(h) < 0.8, 0.0)), True),
+    "Bernoulli": (Moded(lambda h, _: torch.bernoulli(torch.full_like(h, 0.1)) * h), True),
+    "a distribution": (Moded(lambda h, _: h * torch.distributions.Bernoulli(0.1).sample(h.shape)), True),
+    "whole examples": (DropPath(0.9), False),
+}
+NOISE: dict[str, nn.Module] = {
+    "added": Moded(lambda h, _: h + torch.randn_like(h)),
+    "factors": Moded(lambda h, _: h * (1 + 0.1 * torch.randn_like(h))),
+    "a sample of a VAE": Moded(lambda h, _: h + torch.randn_like(h) * (0.5 * h).exp()),
+    "half": Moded(lambda h, training: F.dropout(h, 0.5, training)),
+    "a choice": Moded(lambda h, _: F.gumbel_softmax(h, hard=True)),
+    "a ReLU after dropout": Moded(lambda h, training: torch.relu(F.dropout(h, 0.3, training) - 0.1)),
+    "a mask that is not random": Moded(lambda h, _: h * (h > h.quantile(0.9))),
+    "few whole examples": DropPath(0.2),
+    "torch's": nn.Sequential(nn.ReLU(), nn.Dropout(0.5)),
+}
+
+
+@pytest.mark.parametrize("name", DROPS)
+def test_dropout_by_its_effect(name: str) -> None:
+    module, stays_on = DROPS[name]
+    by_rule = findings(Perceptron(module), LOSS, table())
+    strong = by_rule["dropout-too-strong"]
+    assert strong.layer == "function"
+    assert strong.evidence["p"] == pytest.approx(0.85, abs=0.09)
+    assert ("dropout-in-eval" in by_rule) == stays_on
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_noise_that_is_no_strong_dropout(name: str) -> None:
+    by_rule = findings(Perceptron(NOISE[name]), LOSS, table())
+    assert by_rule.keys().isdisjoint(("dropout-too-strong", "dropout-in-eval"))
+
+
+def test_masked_inputs_are_what_an_autoencoder_learns_from() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = Perceptron(torch.relu)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x * (torch.rand_like(x) > 0.75))
+
+    by_rule = findings(Masked(), LOSS, table())
+    assert by_rule.keys().isdisjoint(("dropout-too-strong", "dropout-in-eval"))
+
+
+def test_attention_that_drops_in_evaluation_mode() -> None:
+    class Attention(nn.Module):
+        def __init__(self, knows_mode: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.qkv, self.out, self.knows_mode = nn.Linear(8, 24), nn.Linear(8, CLASSES), knows_mode
+
+        def forward(self, x: Tensor) -> Tensor:
+            p = 0.3 if self.training or not self.knows_mode else 0.0
+            q, k, v = self.qkv(x)[:, None].chunk(3, -1)
+            return self.out(F.scaled_dot_product_attention(q, k, v, dropout_p=p)[:, 0].mean(1))
+
+    batch = torch.randn(32, 5, 8), table()[1][:32]
+    assert findings(Attention(False), LOSS, batch)["dropout-in-eval"].layer == "qkv"
+    assert "dropout-in-eval" not in findings(Attention(True), LOSS, batch)
+
+
+@pytest.mark.parametrize("name", ["a function", "a mask"])
+def test_the_trial_leaves_dropout_out_also_where_it_is_a_function(name: str) -> None:
+    model = Perceptron(DROPS[name][0])
+    diagnosis = wc.diagnose(wc.Problem(model, LOSS, table()), torch.optim.Adam(model.parameters(), lr=1e-2))
+    first = diagnosis.findings[0]
+    assert (first.rule, first.severity, first.basis) == ("dropout-too-strong", "severe", "tried")

@@ -13,6 +13,7 @@ from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.linearity import Linearity, linearity
 from wellcond.diagnosis.probes.memory import Memory, memory
+from wellcond.diagnosis.probes.noise import Noise, noise
 from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.subject import Subject
@@ -33,6 +34,7 @@ class Behavior:
         padding: What depends on padding; None if there is none.
         order: Whether outputs depend on the order of steps; None if the inputs are no sequence.
         linearity: Which stretches between layers are affine on this data.
+        noise: Which values are set to zero at random, in training and in evaluation mode.
         failures: What could not be probed, and why.
     """
 
@@ -42,6 +44,7 @@ class Behavior:
     padding: Padding | None = None
     order: Order | None = None
     linearity: Linearity | None = None
+    noise: Noise | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
     def rows(self, step: int | None = None) -> Iterator[Row]:
@@ -60,6 +63,10 @@ class Behavior:
                 yield Row(step, "", q.PADDING_INFLUENCE, self.padding.seen, "")
         if self.order is not None:
             yield Row(step, "", q.ORDER_CHANGE, self.order.change, "")
+        if self.noise is not None:
+            dropped = self.noise.training
+            yield Row(step, "", q.DROPPED_SHARE, max((call.p for call in dropped), default=0.0), "")
+            yield Row(step, "", q.EVALUATION_CHANGE, self.noise.change, "")
         if self.linearity is not None:
             for layer, curvature in self.linearity.before.items():
                 if math.isfinite(curvature):
@@ -87,6 +94,7 @@ PROBES: dict[str, Probe] = {
     "padding": Probe("what depends on padding", padding, 0.0),
     "order": Probe("whether the order of steps matters", order, 1 / 3),
     "linearity": Probe("whether stretches between layers are affine", linearity, 1.0),
+    "noise": Probe("which values are dropped at random", noise, 1.0),
 }
 """By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is
 read from the pass of the memory."""
