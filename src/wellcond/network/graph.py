@@ -206,16 +206,10 @@ def norms_of_sums(end: Node | None) -> int:
     return count
 
 
-def strays_in(end: Tensor, known: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
-    """Shapes of trainable tensors in a graph that are not among the known ones."""
-    ids = {id(p) for p in known}
-    leaves: dict[int, tuple[int, ...]] = {}
-    for node in upstream([end.grad_fn], None):
-        for above in inputs_of(node):
-            variable = getattr(above, "variable", None)
-            if isinstance(variable, Tensor) and id(variable) not in ids:
-                leaves[id(variable)] = tuple(variable.shape)
-    return tuple(leaves.values())
+def leaves_of(ends: Iterable[Node | None]) -> list[Tensor]:
+    """The tensors that a backward pass from the ends gives gradients to, each once."""
+    leaves = {above: None for node in upstream(ends, None) for above in inputs_of(node) if not above.next_functions}
+    return [leaf.variable for leaf in leaves if hasattr(leaf, "variable")]
 
 
 class Separators:

@@ -263,3 +263,53 @@ def test_the_trial_leaves_dropout_out_also_where_it_is_a_function(name: str) -> 
     diagnosis = wc.diagnose(wc.Problem(model, LOSS, table()), torch.optim.Adam(model.parameters(), lr=1e-2))
     first = diagnosis.findings[0]
     assert (first.rule, first.severity, first.basis) == ("dropout-too-strong", "severe", "tried")
+
+
+OUTSIDE = nn.Linear(FEATURES, 16)
+
+
+class Unregistered(nn.Module):
+    """Uses a weight that it does not register."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.out, self.how, hidden = nn.Linear(16, CLASSES), how, nn.Linear(FEATURES, 16)
+        self.layers = [hidden] if how == "list" else nn.ModuleList([hidden] if how == "registered" else [])
+        self.table = {"first": hidden} if how == "dict" else {}
+        self.call = (lambda x: hidden(x)) if how == "closure" else None
+        self.w = torch.randn(FEATURES, 16, requires_grad=True) if how == "tensor" else None
+        self.scaled = nn.Parameter(torch.randn(FEATURES, 16)) * 0.1 if how == "scaled" else None
+        self.random = torch.randn(FEATURES, 16) if how == "random features" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = next((w for w in (self.w, self.scaled, self.random) if w is not None), None)
+        if weight is not None:
+            h = x @ weight
+        elif self.how == "anew":
+            h = nn.Linear(FEATURES, 16)(x)
+        else:
+            layers = [*self.layers, *self.table.values(), self.call] if self.how != "global" else [OUTSIDE]
+            h = layers[0](x)  # type: ignore[misc]
+        return self.out(h.relu())
+
+
+@pytest.mark.parametrize(
+    ("how", "layer"),
+    [
+        ("list", "layers.0"), ("dict", "table.first"), ("closure", "call.hidden"), ("tensor", "w"),
+        ("scaled", "scaled"), ("global", "OUTSIDE"), ("anew", ""),
+    ],
+)  # fmt: skip
+def test_weights_that_are_not_registered(how: str, layer: str) -> None:
+    model = Unregistered(how)
+    finding = findings(model, LOSS, table(), torch.optim.SGD(model.parameters(), lr=0.1))["no-gradient"]
+    assert (finding.severity, finding.layer) == ("severe", layer)
+
+
+def test_weights_that_are_registered_or_held_or_fixed() -> None:
+    for how in ("registered", "random features"):
+        assert "no-gradient" not in findings(Unregistered(how), LOSS, table())
+    model = Unregistered("list")
+    held = torch.optim.SGD([*model.parameters(), *model.layers[0].parameters()], lr=0.1)
+    assert findings(model, LOSS, table(), held)["no-gradient"].severity == "note"

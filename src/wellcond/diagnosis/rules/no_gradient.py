@@ -246,22 +246,39 @@ def _fresh_before_trained(model: nn.Module, weights: list[Weight]) -> list[Weigh
 def not_registered(evidence: Evidence) -> Iterator[Finding]:
     """Trainable tensors in the model's graph that are not parameters of the model.
 
-    They are in layers of a plain list or dict, which `parameters()` does not find, and no optimizer, `.to()` or
-    checkpoint knows them.
+    They are in layers of a plain list, a dict or a closure, or are plain tensors, which `parameters()` does not find,
+    and no `.to()` or checkpoint knows them. Severe if weights are among them that hold a tenth of all, or of which it
+    is not known where they are; a note if the optimizer holds all of them.
     """
     inspection = evidence.inspection
-    if inspection is None or inspection.output is None or not inspection.output.strays:
+    if inspection is None or not inspection.strays:
         return
-    shapes = inspection.output.strays
+    strays = inspection.strays
+    size = sum(math.prod(stray.shape) for stray in strays)
+    share = size / (size + sum(w.numel for w in inspection.weights))
+    owners = list(dict.fromkeys(stray.owner for stray in strays if stray.path))
+    are_held = all(stray.path in inspection.held_strays for stray in strays)
+    is_much = any(len(stray.shape) > 1 for stray in strays) and (share >= UNUSED.severe or not owners)
+    shape = str(list(max((stray.shape for stray in strays), key=math.prod)))
+    several = (
+        f"{len(strays)} trainable tensors take part that are"
+        if len(strays) > 1
+        else "a trainable tensor takes part that is"
+    )
     yield Finding(
         rule="no-gradient",
-        severity="severe" if any(len(shape) > 1 for shape in shapes) else "warning",
+        layer=owners[0] if owners else "",
+        severity="note" if are_held else "severe" if is_much else "warning",
         basis="proven",
-        summary=f"{len(shapes)} trainable tensors take part that are not parameters of the model, the first of shape "
-        f"{list(shapes[0])}: no optimizer created from model.parameters() moves them.",
-        evidence={"tensors": float(len(shapes)), "shape of the first": str(list(shapes[0]))},
-        reason="Modules in a plain list or dict are not registered.",
-        remedy="# keep layers in an nn.ModuleList, not in a list, and a tensor of one's own as an nn.Parameter",
+        summary=f"{several} not registered in the model, {share:.0%} of all parameters "
+        f"({f'{listed(owners)}, ' if owners else ''}of shape {shape}): "
+        + ("a checkpoint or .to() does not know them." if are_held else "model.parameters() does not have them."),
+        evidence={"tensors": float(len(strays)), "share of parameters": share, "shape of the largest": shape},
+        reason="Modules in a plain list, dict or closure are not registered, nor is a tensor that is no nn.Parameter, "
+        "or a parameter that is multiplied or moved before it is assigned."
+        if owners
+        else "Nothing in the model holds them: layers that forward creates anew in every call, or layers from outside.",
+        remedy="# keep layers in an nn.ModuleList or nn.ModuleDict, and a tensor of one's own as an nn.Parameter",
     )
 
 
