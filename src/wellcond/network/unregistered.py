@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from wellcond.network.graph import leaves_of
 from wellcond.network.isolation.snapshot import OF_EVERY_MODULE
 
-DEEPEST = 4
+LEVELS = 4
 """Depth to which the attributes of a module are searched."""
 MOST_ITEMS = 1000
 """Longest container whose items are searched."""
@@ -62,7 +62,7 @@ def unregistered(model: nn.Module) -> Iterator[tuple[int, str]]:
         for value, path, depth in waiting:
             if isinstance(value, Tensor):
                 yield from ((id(leaf), path) for leaf in _leaves_behind(value) if id(leaf) not in own)
-            elif id(value) not in seen and depth < DEEPEST:
+            elif id(value) not in seen and depth < LEVELS:
                 seen.add(id(value))
                 waiting += [(inner, _joined(path, key), depth + 1) for key, inner in _held_by(value)]
 

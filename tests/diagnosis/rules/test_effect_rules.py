@@ -313,3 +313,87 @@ def test_weights_that_are_registered_or_held_or_fixed() -> None:
     model = Unregistered("list")
     held = torch.optim.SGD([*model.parameters(), *model.layers[0].parameters()], lr=0.1)
     assert findings(model, LOSS, table(), held)["no-gradient"].severity == "note"
+
+
+class Adapted(nn.Module):
+    """A layer with a correction of low rank."""
+
+    def __init__(self, zeros: str) -> None:
+        super().__init__()
+        self.base = nn.Linear(16, 16).requires_grad_(False)
+        self.a, self.b = nn.Parameter(torch.randn(4, 16)), nn.Parameter(torch.randn(16, 4))
+        for name in zeros:
+            nn.init.zeros_(self.get_parameter(name))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + x @ self.a.T @ self.b.T
+
+
+class Gated(nn.Module):
+    """A residual block with a gate, a branch whose last layer may be zero, or both."""
+
+    def __init__(self, gate: float, last: bool) -> None:
+        super().__init__()
+        self.gate, self.branch = nn.Parameter(torch.tensor(gate)), Perceptron(torch.relu)
+        self.branch.first, self.branch.third = nn.Linear(16, 16), nn.Linear(16, 16)
+        if last:
+            nn.init.zeros_(self.branch.third.weight)
+            nn.init.zeros_(self.branch.third.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.gate * self.branch(x)
+
+
+def with_zero_head(*blocks: nn.Module, zero: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    head = nn.Linear(16, CLASSES)
+    if zero:
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+    return nn.Sequential(nn.Linear(FEATURES, 16), *blocks, head)
+
+
+class Chain(nn.Module):
+    """Two layers of zeros after one another, inside a residual block."""
+
+    def __init__(self, *zeros: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16, bias=False) for _ in range(2))
+        for k in zeros:
+            nn.init.zeros_(self.layers[k].weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers[1](torch.tanh(self.layers[0](x)))
+
+
+BLOCKED = {
+    "LoRA": lambda: with_zero_head(Adapted("ab")),
+    "a gate and a last layer": lambda: with_zero_head(Gated(0.0, True), Gated(0.0, True)),
+    "two layers": lambda: with_zero_head(Chain(0, 1), Chain(0, 1)),
+    "one block of two": lambda: with_zero_head(Chain(0, 1), Gated(0.0, False)),
+    "two layers before a head of zeros": lambda: with_zero_head(Chain(0, 1), zero=True),
+}
+UNLOCKED = {
+    "LoRA": lambda: with_zero_head(Adapted("b"), Adapted("b")),
+    "LoRA the other way round": lambda: with_zero_head(Adapted("a"), Adapted("a")),
+    "gates": lambda: with_zero_head(Gated(0.0, False), Gated(0.0, False)),
+    "last layers": lambda: with_zero_head(Gated(1.0, True), Gated(1.0, True)),
+    "last layers, and a head of zeros": lambda: with_zero_head(Gated(1.0, True), Chain(1), Adapted("b"), zero=True),
+    "first layers": lambda: with_zero_head(Chain(0), Chain(0)),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_zeros_that_block_each_other(name: str) -> None:
+    by_rule = findings(BLOCKED[name](), LOSS, table())
+    assert "severe" in {
+        by_rule[rule].severity for rule in ("no-gradient", "symmetric-initialisation") if rule in by_rule
+    }
+    assert "block each other" in by_rule["no-gradient"].summary
+
+
+@pytest.mark.parametrize("name", UNLOCKED)
+def test_zeros_that_the_first_steps_unlock(name: str) -> None:
+    by_rule = findings(UNLOCKED[name](), LOSS, table())
+    assert "symmetric-initialisation" not in by_rule
+    assert "no-gradient" not in by_rule or "frozen" in by_rule["no-gradient"].summary

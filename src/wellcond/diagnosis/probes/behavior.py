@@ -17,6 +17,7 @@ from wellcond.diagnosis.probes.noise import Noise, noise
 from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.subject import Subject
+from wellcond.diagnosis.probes.zero_factors import ZeroFactors, zero_factors
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
 from wellcond.results import Row
@@ -35,6 +36,7 @@ class Behavior:
         order: Whether outputs depend on the order of steps; None if the inputs are no sequence.
         linearity: Which stretches between layers are affine on this data.
         noise: Which values are set to zero at random, in training and in evaluation mode.
+        zero_factors: Parameters of zeros that block each other's gradients for ever; None if there are none.
         failures: What could not be probed, and why.
     """
 
@@ -45,6 +47,7 @@ class Behavior:
     order: Order | None = None
     linearity: Linearity | None = None
     noise: Noise | None = None
+    zero_factors: ZeroFactors | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
     def rows(self, step: int | None = None) -> Iterator[Row]:
@@ -79,7 +82,8 @@ class Probe(NamedTuple):
     Attributes:
         what: What it asks, as one reads it after "could not be checked".
         measure: Carries it out.
-        cost: Its cost in u (forward and backward of one mini-batch, of which a forward pass is a third), at most.
+        cost: Its cost in u (forward and backward of one mini-batch, of which a forward pass is a third), at most; where
+            parameters of zeros are followed, one u more for each step.
     """
 
     what: str
@@ -95,6 +99,7 @@ PROBES: dict[str, Probe] = {
     "order": Probe("whether the order of steps matters", order, 1 / 3),
     "linearity": Probe("whether stretches between layers are affine", linearity, 1.0),
     "noise": Probe("which values are dropped at random", noise, 1.0),
+    "zero_factors": Probe("whether zeros block each other", zero_factors, 0.0),
 }
 """By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is
 read from the pass of the memory."""

@@ -339,3 +339,35 @@ def cut_in_time(evidence: Evidence) -> Iterator[Finding]:
         remedy="# carry the state from step to step without a detach(), .data, no_grad() or a round trip through "
         "numbers; detach it between batches only",
     )
+
+
+@rule("no-gradient")
+def blocked_by_zeros(evidence: Evidence) -> Iterator[Finding]:
+    """Two or more parameters of zeros in one product, which block each other's gradients for ever.
+
+    A probe takes steps of all other parameters and differentiates again: zeros in one factor alone, as in LoRA, ReZero
+    or zero-initialized branches, get a gradient then. Severe if a tenth of all trainable parameters stays without a
+    gradient, or a trial shows that the network does not train; otherwise a warning.
+    """
+    factors = None if evidence.behavior is None else evidence.behavior.zero_factors
+    if factors is None:
+        return
+    layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in factors.names))
+    does_not_train = evidence.trial is not None and evidence.trial.trains is False
+    shapes = {name: evidence.problem.params[name].dim() for name in factors.names}
+    drawn = [name for name, dims in shapes.items() if dims > 1]
+    drawn = drawn[:-1] if len(drawn) > 1 and len(drawn) == len(shapes) else drawn
+    yield Finding(
+        rule="no-gradient",
+        layer=layers[0],
+        severity="severe" if factors.without_gradient >= UNUSED.severe or does_not_train else "warning",
+        basis="proven",
+        summary=f"{listed(list(factors.names))} are all zero and block each other: the gradient of each is a product "
+        f"with the others, so {factors.without_gradient:.0%} of all parameters get none, now and after any step.",
+        evidence={"share without a gradient": factors.without_gradient, "zeros": float(len(factors.names))},
+        reason="In B A x the gradient of A is a product with B, and that of B one with A: one of them may start at "
+        "zero, not both.",
+        remedy=f"for name in {drawn!r}:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))"
+        if drawn
+        else f"torch.nn.init.ones_(model.get_parameter({factors.names[0]!r}))",
+    )
