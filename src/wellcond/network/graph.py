@@ -166,7 +166,7 @@ def is_affine(end: Node | None) -> bool:
         name = plain(operation)
         sides = [above for above in inputs_of(operation) if plain(above) != "AccumulateGrad"]
         is_scaling = name in ("Mul", "Div") and len(sides) < 2 and not _is_masked(operation)
-        is_product_of_data = name in ("Mm", "Bmm", "Baddbmm", "Addbmm", "Dot") and len(_of_data(operation)) > 1
+        is_product_of_data = name in ("Mm", "Bmm", "Baddbmm", "Addbmm", "Dot") and len(of_data(operation)) > 1
         if (name not in AFFINE and not is_scaling) or is_product_of_data:
             return False
     return True
@@ -178,7 +178,7 @@ def _is_masked(product: Node) -> bool:
     return any(isinstance(t, Tensor) and t.dim() > 1 and t.numel() > 1 for t in factors)
 
 
-def _of_data(product: Node) -> list[Node]:
+def of_data(product: Node) -> list[Node]:
     """Inputs of a product that depend on data, other than a weight that is only reshaped or moved."""
     data = []
     for node in inputs_of(product):

@@ -397,3 +397,81 @@ def test_zeros_that_the_first_steps_unlock(name: str) -> None:
     by_rule = findings(UNLOCKED[name](), LOSS, table())
     assert "symmetric-initialisation" not in by_rule
     assert "no-gradient" not in by_rule or "frozen" in by_rule["no-gradient"].summary
+
+
+def by_hand(scores: Tensor, dim: int) -> Tensor:
+    e = (scores - scores.amax(dim, keepdim=True)).exp()
+    return e / e.sum(dim, keepdim=True)
+
+
+class Pooled(nn.Module):
+    """Attention pooling: a score for each of six positions."""
+
+    def __init__(self, pool: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.score, self.out, self.pool = nn.Linear(8, 8), nn.Linear(8, 1), nn.Linear(8, CLASSES), pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x).relu()
+        return self.out(self.pool(self.score(h), h))
+
+
+class Attending(nn.Module):
+    """Attention of six positions to each other."""
+
+    def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv, self.out, self.attend = nn.Linear(8, 24), nn.Linear(8, CLASSES), attend
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.attend(*self.qkv(x).chunk(3, -1)).relu().mean(1))
+
+
+def split(t: Tensor) -> Tensor:
+    return t.view(-1, 6, 2, 4).transpose(1, 2)
+
+
+WRONG_DIMENSIONS: dict[str, nn.Module] = {
+    "one score": Pooled(lambda s, h: (s.softmax(-1) * h).sum(1)),
+    "one score, in an einsum": Pooled(lambda s, h: torch.einsum("nto,ntd->nd", F.softmax(s, 2), h)),
+    "one score, by hand": Pooled(lambda s, h: (by_hand(s, -1) * h).sum(1)),
+    "examples": Pooled(lambda s, h: torch.einsum("nt,ntd->nd", s.squeeze(-1).softmax(0), h)),
+    "examples, by hand": Pooled(lambda s, h: (by_hand(s, 0) * h).sum(1)),
+    "examples, by torch's choice": Pooled(lambda s, h: (F.softmax(s) * h).sum(1)),
+    "queries": Attending(lambda q, k, v: (q @ k.mT).softmax(1) @ v),
+    "queries, by hand": Attending(lambda q, k, v: by_hand(q @ k.mT / 8**0.5, 1) @ v),
+    "queries, in an einsum": Attending(
+        lambda q, k, v: torch.einsum("nqk,nkd->nqd", torch.einsum("nqd,nkd->nqk", q, k).softmax(1), v)
+    ),
+    "heads": Attending(lambda q, k, v: ((split(q) @ split(k).mT).softmax(1) @ split(v)).transpose(1, 2).flatten(2)),
+}
+RIGHT_DIMENSIONS: dict[str, nn.Module] = {
+    "positions": Pooled(lambda s, h: (s.softmax(1) * h).sum(1)),
+    "positions, by hand": Pooled(lambda s, h: (by_hand(s, 1) * h).sum(1)),
+    "positions, in a product": Pooled(lambda s, h: (s.softmax(1).mT @ h)[:, 0]),
+    "gates": Pooled(lambda s, h: (s.sigmoid() * h).sum(1)),
+    "keys": Attending(lambda q, k, v: (q @ k.mT).softmax(-1) @ v),
+    "keys in front": Attending(lambda q, k, v: (k @ q.mT).softmax(1).mT @ v),
+    "keys, in an einsum": Attending(
+        lambda q, k, v: torch.einsum("nqk,nkd->nqd", torch.einsum("nqd,nkd->nqk", q, k).softmax(-1), v)
+    ),
+    "linear attention": Attending(lambda q, k, v: q.softmax(-1) @ (k.softmax(1).mT @ v)),
+    "positions shared out among clusters": Attending(lambda q, _, v: q.softmax(-1).mT @ v),
+    "one key": Attending(lambda q, k, v: (q @ k.mean(1, keepdim=True).mT).softmax(-1) @ v.mean(1, keepdim=True)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+@pytest.mark.parametrize("name", WRONG_DIMENSIONS)
+def test_softmaxes_over_a_wrong_dimension(name: str) -> None:
+    batch = torch.randn(32, 6, 8, generator=torch.Generator().manual_seed(0)), table()[1][:32]
+    finding = findings(WRONG_DIMENSIONS[name], LOSS, batch)["wrong-softmax-dimension"]
+    assert (finding.severity, finding.layer) == ("severe", "score" if "score" in name or "examples" in name else "qkv")
+
+
+@pytest.mark.parametrize("name", RIGHT_DIMENSIONS)
+def test_softmaxes_over_the_right_dimension(name: str) -> None:
+    batch = torch.randn(32, 6, 8, generator=torch.Generator().manual_seed(0)), table()[1][:32]
+    assert "wrong-softmax-dimension" not in findings(RIGHT_DIMENSIONS[name], LOSS, batch)

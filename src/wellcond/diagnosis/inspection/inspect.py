@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from wellcond.diagnosis.inspection.attention import Attention
+from wellcond.diagnosis.inspection.attention import Attention, OfOne
 from wellcond.diagnosis.inspection.data import TensorFacts, facts_of
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.inspection.outputs import OutputFacts, output_facts
@@ -66,6 +66,7 @@ class Inspection:
         signals: Signal of every module and nonlinearity, in the order of the forward pass.
         attention: Softmaxes and attention kernels inside the network.
         all_masked: Attention in which rows have all their entries masked, and the share of these rows.
+        softmaxes_of_one: Softmaxes over a dimension of size one.
         weights: Facts about every parameter.
         loss: Mean loss over batches; NaN if any batch's is.
         loss_shape: Shape of the first batch's loss: () or (1,), unless it is no single number; None without a loss.
@@ -94,6 +95,7 @@ class Inspection:
     signals: tuple[Signal, ...] = ()
     attention: tuple[Attention, ...] = ()
     all_masked: tuple[tuple[str, float], ...] = ()
+    softmaxes_of_one: tuple[OfOne, ...] = ()
     weights: tuple[Weight, ...] = ()
     loss: float | None = None
     loss_shape: tuple[int, ...] | None = None
@@ -170,6 +172,7 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         signals=failures.attempt("the signals of the layers", lambda: tuple(signals.signals()), ()),
         attention=tuple(signals.attention()),
         all_masked=tuple(signals.all_masked()),
+        softmaxes_of_one=tuple(signals.softmaxes_of_one()),
         weights=failures.attempt("the weights", lambda: _weight_facts(problem, gradients, signals, optimizer), ()),
         loss=passes.loss,
         loss_shape=passes.loss_shape,
