@@ -33,7 +33,7 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     reached. Severe if a trial does not learn, and a linear fit predicts the targets no better than chance (or the loss
     stands still at every rate); a warning if that is not known; a note if an affine map is enough. The last operation
     may be a softmax or a sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as in a linear
-    autoencoder, are a product of low rank, which one layer is not. ReLUs that are all on are full-neurons.
+    autoencoder, are a product of low rank, which one layer is not. ReLUs that are always on or off are other rules'.
     """
     inspection = evidence.inspection
     if inspection is None or _are_full(inspection):
@@ -113,8 +113,8 @@ def _name(signal: Signal) -> str:
 
 
 def _are_full(inspection: Inspection) -> bool:
-    """Whether all ReLUs of some layer are on, which is another rule's."""
-    return any(len(s.full) and bool(s.full.all()) for s in inspection.signals)
+    """Whether every ReLU of some layer is always on or always off, which is another rule's."""
+    return any(len(s.full) and bool((s.full | s.dead).all()) for s in inspection.signals)
 
 
 def _between(inspection: Inspection, layers: list[Signal]) -> list[str]:
