@@ -475,3 +475,48 @@ def test_softmaxes_over_a_wrong_dimension(name: str) -> None:
 def test_softmaxes_over_the_right_dimension(name: str) -> None:
     batch = torch.randn(32, 6, 8, generator=torch.Generator().manual_seed(0)), table()[1][:32]
     assert "wrong-softmax-dimension" not in findings(RIGHT_DIMENSIONS[name], LOSS, batch)
+
+
+class Beside(nn.Module):
+    """A layer beside the stream, and a gate that starts at zero somewhere else."""
+
+    def __init__(self, use: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.beside, self.out = nn.Linear(FEATURES, 16), nn.Linear(16, 16), nn.Linear(16, CLASSES)
+        self.gate, self.use = nn.Parameter(torch.zeros(())), use
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).relu()
+        return self.out(self.use(h, self.beside(h), self.gate) + self.gate * h)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda h, b, _: h + 0.0 * b,
+        lambda h, b, _: h + b.masked_fill(torch.ones(16, dtype=torch.bool), 0.0),
+        lambda h, b, _: torch.where(h >= 0, h, b),
+        lambda h, b, _: h + b.sign(),
+        lambda h, b, _: h + b.clamp(5.0, 6.0),
+    ],
+)
+def test_a_layer_without_effect_is_found_beside_zeros_that_are_sound(use: Callable[..., Tensor]) -> None:
+    finding = findings(Beside(use), LOSS, table())["no-gradient"]
+    assert (finding.severity, finding.layer) == ("severe", "beside")
+    assert findings(Beside(lambda h, b, gate: h + gate * b), LOSS, table()) == {}
+
+
+@pytest.mark.parametrize("draw", [nn.init.kaiming_normal_, nn.init.xavier_normal_, nn.init.orthogonal_])
+def test_fresh_layers_are_known_by_their_biases(draw: Callable[[Tensor], Tensor]) -> None:
+    model = Perceptron(torch.relu, width=64)
+    for layer in (model.first, model.second):
+        draw(layer.weight)
+    hidden = [*model.first.parameters(), *model.second.parameters()]
+    groups = [{"params": hidden, "lr": 1e-7}, {"params": model.third.parameters()}]
+    slow = findings(model, LOSS, table(), torch.optim.SGD(groups, lr=0.1))["learning-rate-too-low"]
+    assert (slow.severity, slow.layer) == ("severe", "first")
+    with torch.no_grad():
+        for layer in (model.first, model.second):
+            layer.bias += 0.05 * torch.randn(64, generator=torch.Generator().manual_seed(0))
+    assert findings(model, LOSS, table(), torch.optim.SGD(groups, lr=0.1)) == {}

@@ -36,7 +36,7 @@ class Behavior:
         order: Whether outputs depend on the order of steps; None if the inputs are no sequence.
         linearity: Which stretches between layers are affine on this data.
         noise: Which values are set to zero at random, in training and in evaluation mode.
-        zero_factors: Parameters of zeros that block each other's gradients for ever; None if there are none.
+        zero_factors: Which gradients stay zero in a model with parameters of zeros; None if none do.
         failures: What could not be probed, and why.
     """
 

@@ -288,11 +288,13 @@ def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
 
     A step function, round() or sign() passes zeros back. A network that fits its data, or satisfies all its margins,
     has zero gradient for a good reason; and parameters of zeros, as in zero-initialized branches, stop gradients until
-    their first step. Flat gates, tanhs and ReLUs are reported as vanishing-gradient: they have a slope, but not at
-    these inputs.
+    their first step: then only those count that a probe finds to be cut off otherwise. Flat gates, tanhs and ReLUs are
+    reported as vanishing-gradient: they have a slope, but not at these inputs.
     """
     inspection = evidence.inspection
-    if inspection is None or (pair := zero_gradients(inspection)) is None:
+    factors = None if evidence.behavior is None else evidence.behavior.zero_factors
+    cut = frozenset[str]() if factors is None else factors.cut
+    if inspection is None or (pair := zero_gradients(inspection, cut)) is None:
         return
     zero, reached = pair
     layers = layers_of(zero)
@@ -350,7 +352,7 @@ def blocked_by_zeros(evidence: Evidence) -> Iterator[Finding]:
     gradient, or a trial shows that the network does not train; otherwise a warning.
     """
     factors = None if evidence.behavior is None else evidence.behavior.zero_factors
-    if factors is None:
+    if factors is None or not factors.names:
         return
     layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in factors.names))
     does_not_train = evidence.trial is not None and evidence.trial.trains is False
