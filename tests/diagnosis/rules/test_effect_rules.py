@@ -11,6 +11,7 @@ from rule_cases import CLASSES, FEATURES, N, findings, severe, table
 from torch import Tensor, nn
 
 import wellcond as wc
+from wellcond.remedies import Setup, lines_for
 
 LOSS = nn.CrossEntropyLoss()
 Function = Callable[[Tensor], Tensor]
@@ -107,6 +108,14 @@ def test_activations_that_do_nothing(name: str) -> None:
     ):
         finding = findings(model, LOSS, batch)["no-nonlinearity"]
         assert finding.severity == "warning"  # one look does not tell more
+
+
+@pytest.mark.parametrize("name", ["a result that is not used", "a slope of one", "a clamp far away"])
+def test_the_remedy_puts_activations_that_do_something(name: str) -> None:
+    model = Perceptron(NOTHING[name])
+    lines = lines_for("nonlinearity", Setup.of(wc.Problem(model, LOSS, table()), None))
+    exec(lines, {"model": model, "nn": nn})
+    assert "no-nonlinearity" not in findings(model, LOSS, table())
 
 
 @pytest.mark.parametrize("name", SOMETHING)
@@ -477,18 +486,18 @@ def test_softmaxes_over_the_right_dimension(name: str) -> None:
     assert "wrong-softmax-dimension" not in findings(RIGHT_DIMENSIONS[name], LOSS, batch)
 
 
-class Beside(nn.Module):
-    """A layer beside the stream, and a gate that starts at zero somewhere else."""
+class Extra(nn.Module):
+    """A layer next to the stream, and a gate that starts at zero somewhere else."""
 
     def __init__(self, use: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.beside, self.out = nn.Linear(FEATURES, 16), nn.Linear(16, 16), nn.Linear(16, CLASSES)
+        self.first, self.extra, self.out = nn.Linear(FEATURES, 16), nn.Linear(16, 16), nn.Linear(16, CLASSES)
         self.gate, self.use = nn.Parameter(torch.zeros(())), use
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x).relu()
-        return self.out(self.use(h, self.beside(h), self.gate) + self.gate * h)
+        return self.out(self.use(h, self.extra(h), self.gate) + self.gate * h)
 
 
 @pytest.mark.parametrize(
@@ -501,10 +510,10 @@ class Beside(nn.Module):
         lambda h, b, _: h + b.clamp(5.0, 6.0),
     ],
 )
-def test_a_layer_without_effect_is_found_beside_zeros_that_are_sound(use: Callable[..., Tensor]) -> None:
-    finding = findings(Beside(use), LOSS, table())["no-gradient"]
-    assert (finding.severity, finding.layer) == ("severe", "beside")
-    assert findings(Beside(lambda h, b, gate: h + gate * b), LOSS, table()) == {}
+def test_a_layer_without_effect_is_found_next_to_zeros_that_are_sound(use: Callable[..., Tensor]) -> None:
+    finding = findings(Extra(use), LOSS, table())["no-gradient"]
+    assert (finding.severity, finding.layer) == ("severe", "extra")
+    assert findings(Extra(lambda h, b, gate: h + gate * b), LOSS, table()) == {}
 
 
 @pytest.mark.parametrize("draw", [nn.init.kaiming_normal_, nn.init.xavier_normal_, nn.init.orthogonal_])
