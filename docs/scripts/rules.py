@@ -12,7 +12,7 @@ from wellcond.diagnosis import rules
 from wellcond.diagnosis.causes import CAUSES, as_mermaid, kind_of
 from wellcond.diagnosis.finding import BASES
 from wellcond.diagnosis.judge import RULES
-from wellcond.diagnosis.probes.behavior import PROBES, price
+from wellcond.diagnosis.probes.behavior import FIRST_PASS, PROBES
 from wellcond.diagnosis.rule import explanation
 from wellcond.diagnosis.threshold import Condition, Threshold, thresholds_in
 from wellcond.remedies import REMEDIES
@@ -78,8 +78,12 @@ def page() -> str:
 
 def _probes() -> str:
     """The probes, what they ask and what they cost."""
-    lines = [f"| `{name}` | {_cell(probe.what)} | {probe.cost:.1f} |" for name, probe in PROBES.items()]
-    total = f"| all | with the pass that they start from | {price():.1f} |"
+    lines = [
+        f"| `{name}` | {_cell(probe.what)} | {probe.cost:.1f}{f', where {probe.where}' if probe.where else ''} |"
+        for name, probe in PROBES.items()
+    ]
+    always = FIRST_PASS + sum(probe.cost for probe in PROBES.values() if not probe.where)
+    total = f"| all | with the pass that they start from | {always:.1f} |"
     return "\n".join([PROBES_INTRO, "", "| | asks | cost |", "|---|---|---|", *lines, total])
 
 

@@ -86,7 +86,7 @@ class Budget:
         self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
         self._product = product_price(problem.model) + PRECONDITIONED_U * self.rate_is_apart
         batches = length_hint(problem.batches, 1)
-        probes = probes_price() / batches  # they see one batch
+        probes = probes_price(problem) / batches  # they see one batch
         fixed = sum(PASSES_U.values()) + probes + GRAPH_U + STEP_U * (optimizer is not None)
         self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
         runs = max(PASSES_U[PartName.TRIAL], trial_price(batch_size, batches))

@@ -38,6 +38,7 @@ KINDS: dict[str, Kind] = {
     "small-batch-batchnorm": "fault",
     "batchnorm-mode-gap": "fault",
     "dropout-too-strong": "fault",
+    "dropout-in-eval": "fault",
     "optimizer-setting": "fault",
     # scales
     "unscaled-input": "scale",
@@ -99,7 +100,10 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "bad-initialisation", "constant-feature", "no-gradient", "attention-saturation", *_OF_A_WRONG_SCALE,
     ),
     "shared-weight": ("symmetric-initialisation", "loss-not-decreasing"),
-    "wrong-softmax-dimension": ("attention-saturation", "mixed-examples", "labels-unrelated", "loss-not-decreasing"),
+    "wrong-softmax-dimension": (
+        "no-gradient", "attention-saturation", "mixed-examples", "no-nonlinearity", "labels-unrelated",
+        "loss-not-decreasing",
+    ),
     "wrong-mask": (
         "non-finite", "attention-saturation", "rank-collapse", "learning-rate-too-high", "learning-rate-too-low",
         "labels-unrelated", "loss-not-decreasing",

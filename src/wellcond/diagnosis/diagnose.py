@@ -216,9 +216,11 @@ def _tried(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
     problem, optimizer = evidence.problem, evidence.optimizer
     if optimizer is None:
         optimizer = torch.optim.SGD(problem.params.values(), ASSUMED_LR, DEFAULT_MOMENTUM)
+    noise = None if evidence.behavior is None else evidence.behavior.noise
+    dropped = () if noise is None else noise.training
+    seconds = budget.seconds_left(SHARE_OF_TRIAL)
     result = parts.measure(
-        PartName.TRIAL,
-        lambda report: trial(problem, optimizer, seconds=budget.seconds_left(SHARE_OF_TRIAL), progress=report),
+        PartName.TRIAL, lambda report: trial(problem, optimizer, dropped=dropped, seconds=seconds, progress=report)
     )
     return parts.hand_over(replace(evidence, trial=result))
 

@@ -85,10 +85,10 @@ class Evidence(Result):
         norms = {q.WEIGHT_NORM: self.weights, q.GRADIENT_NORM: {} if self.gradients is None else self.gradients.norms}
         others = [Row(step, layer, name, norm, "") for name, by in norms.items() for layer, norm in by.items()]
         inspected = [] if self.inspection is None else list(inspection_rows(self.inspection, self.dead_units, step))
+        inspected += [] if self.behavior is None else self.behavior.rows(step)
         layers += [row for row in (*others, *(row for row in inspected if row.layer)) if self._is_listed(row.layer)]
         network = [Row(step, "", quantity, value, unit) for quantity, value, unit in self._numbers()]
         network += [row for row in inspected if not row.layer]
-        network += [] if self.behavior is None else self.behavior.rows(step)
         return [*network, *(row._replace(layer=row.layer or WHOLE_MODEL) for row in layers)]
 
     def rows_of(self, quantity: str) -> tuple[Row, ...]:

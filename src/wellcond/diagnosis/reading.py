@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -32,6 +32,10 @@ MANY_ENTRIES = 64
 EVEN = 1.1
 """Largest entry over √3·RMS of a weight: 1 for numbers that fill an interval evenly, 1.5 or more for normal ones."""
 
+MANY_BIASES, EVEN_BIASES = 16, 1.3
+"""Biases of a layer from which on their RMS tells how they are spread: of 16 even numbers it is within a factor of 1.3
+of that of the interval in 97 % of draws."""
+
 
 def is_trained(weight: Weight) -> bool:
     """Whether training has aligned the entries of a weight, which any initialization draws independently."""
@@ -39,16 +43,27 @@ def is_trained(weight: Weight) -> bool:
 
 
 def are_fresh(model: nn.Module, layers: list[str]) -> bool:
-    """Whether layers are as they were initialized: weights that fill an interval evenly, or biases that are all zero.
+    """Whether layers are as they were initialized: weights that fill an interval evenly, or biases as torch draws them.
 
-    Training leaves neither even weights nor zero biases.
+    Those are all zero, or fill the interval ±1/√fan-in. Training leaves neither.
     """
     modules = [model.get_submodule(name) for name in layers]
     params = [(name, p.detach()) for module in modules for name, p in module.named_parameters(recurse=False)]
     weights = [p for name, p in params if "weight" in name and p.dim() > 1 and p.numel() >= MANY_ENTRIES]
     biases = [p for name, p in params if "bias" in name]
     even = [float(p.abs().max()) < EVEN * math.sqrt(3) * float(p.square().mean().sqrt()) for p in weights]
-    return bool(even and all(even)) or bool(biases and all(not bool(p.any()) for p in biases))
+    are_zero = bool(biases) and all(not bool(p.any()) for p in biases)
+    return bool(even and all(even)) or are_zero or (bool(modules) and all(map(_has_drawn_biases, modules)))
+
+
+def _has_drawn_biases(module: nn.Module) -> bool:
+    """Whether the biases of a linear or convolutional layer fill ±1/√fan-in, and do not go beyond."""
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    if not isinstance(weight, Tensor) or not isinstance(bias, Tensor) or bias.numel() < MANY_BIASES:
+        return False
+    end = 1 / math.sqrt(weight[0].numel())
+    size = float(bias.detach().double().square().mean().sqrt()) / end * math.sqrt(3)
+    return 1 / EVEN_BIASES < size < EVEN_BIASES and float(bias.detach().abs().max()) <= end * (1 + 1e-5)
 
 
 def is_embedding(signal: Signal) -> bool:
@@ -174,10 +189,14 @@ def batchnorms(model: nn.Module) -> dict[str, _BatchNorm]:
     }
 
 
-def zero_gradients(inspection: Inspection) -> tuple[list[Weight], list[Weight]] | None:
+def zero_gradients(inspection: Inspection, cut: Collection[str] = ()) -> tuple[list[Weight], list[Weight]] | None:
     """Weights with a gradient of exactly zero, and all with a gradient; None if zero gradients are expected here.
 
     They are expected if the network fits its data, and where weights of zeros stop gradients until their first step.
+
+    Args:
+        inspection: The inspection.
+        cut: Names of parameters whose gradient stays zero though no weight of zeros stops it.
     """
     if inspection.output is None or not inspection.loss:
         return None
@@ -185,8 +204,9 @@ def zero_gradients(inspection: Inspection) -> tuple[list[Weight], list[Weight]] 
     zero = in_order(w for w in reached if w.gradient == 0 and w.role in ("weight", "recurrent"))
     perfect = inspection.output.perfect_loss
     is_fitted = perfect is not None and inspection.loss <= perfect + FITTED * abs(perfect) + 1e-9
-    is_stopped = any(w.role != "bias" and w.rms == 0 for w in inspection.weights)
-    if not zero or is_fitted or is_stopped or (perfect is None and not any(w.gradient for w in reached)):
+    if any(w.role != "bias" and w.rms == 0 for w in inspection.weights):
+        zero = [w for w in zero if w.name in cut]
+    if not zero or is_fitted or (perfect is None and not any(w.gradient for w in reached)):
         return None
     return zero, reached
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -23,6 +23,7 @@ from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Handful, Trial
 from wellcond.errors import NonFinite
 from wellcond.network.calling import logits_of
+from wellcond.network.dropped import Dropped, Undropped
 from wellcond.problem.batches import examples_in, share_examples
 from wellcond.problem.problem import Batch, Problem
 from wellcond.results import Cost, Progress
@@ -60,6 +61,7 @@ def trial(
     problem: Problem,
     optimizer: Optimizer | None = None,
     *,
+    dropped: Collection[Dropped] = (),
     seconds: float | None = None,
     progress: Progress | None = None,
 ) -> Trial:
@@ -73,6 +75,7 @@ def trial(
     Args:
         problem: What is trained; neither it nor the optimizer is changed.
         optimizer: What trains it; None: only the handful is tried.
+        dropped: Calls of the model's own code that drop values at random.
         seconds: No run but the first begins after this time; None: no limit.
         progress: Called as (what is being done, share of all work done).
 
@@ -96,9 +99,10 @@ def trial(
         others: list[Attempt] = []
         variants: dict[str, Attempt] = {}
         if optimizer is not None:
-            own, others, variants = _Attempts(trainer, optimizer, in_pass, clock, known, report).make()
+            own, others, variants = _Attempts(trainer, optimizer, in_pass, clock, known, dropped, report).make()
         report("a handful of examples", 0.8)
-        few = None if clock.is_late else _few(problem, batches[0], in_pass)
+        with Undropped(dropped) if dropped else contextlib.nullcontext():
+            few = None if clock.is_late else _few(problem, batches[0], in_pass)
         report("what inputs tell of targets", 0.95)
         modes = _modes(trainer)
     size = examples_in(batches[0]) if share_examples(batches[0]) else None
@@ -163,9 +167,11 @@ class _Attempts:
         in_pass: float,
         clock: _Clock,
         known: Trial,
+        dropped: Collection[Dropped],
         report: Progress,
     ) -> None:
         self.trainer, self.optimizer, self.clock, self.known, self.report = trainer, optimizer, clock, known, report
+        self.dropped = dropped
         self.short = _clamped(OTHER_U * in_pass, OTHER_STEPS)
         self.long = _clamped(OWN_U * in_pass, OWN_STEPS)
         self.lr = max(map(nonzero_lr, optimizer.param_groups), key=abs)
@@ -238,9 +244,11 @@ class _Attempts:
         if self.is_decay_in_question(known):
             self.report("no weight decay", 0.6)
             attempts["no weight decay"] = self.attempt(1.0, self.long, weight_decay=0.0)
-        if any(isinstance(m, _DropoutNd) and m.p > STRONG_DROPOUT for m in modules):
+        shares = [m.p for m in modules if isinstance(m, _DropoutNd)] + [call.p for call in self.dropped]
+        if any(p > STRONG_DROPOUT for p in shares):
             self.report("no dropout", 0.65)
-            attempts["no dropout"] = self.attempt(1.0, self.long, dropout=False)
+            with Undropped(self.dropped):  # a function in the model's code does not know the mode of a module
+                attempts["no dropout"] = self.attempt(1.0, self.long, dropout=False)
         norms = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
         if any(not m.training for m in norms):
             self.report("running statistics", 0.7)

@@ -166,7 +166,7 @@ def is_affine(end: Node | None) -> bool:
         name = plain(operation)
         sides = [above for above in inputs_of(operation) if plain(above) != "AccumulateGrad"]
         is_scaling = name in ("Mul", "Div") and len(sides) < 2 and not _is_masked(operation)
-        is_product_of_data = name in ("Mm", "Bmm", "Baddbmm", "Addbmm", "Dot") and len(_of_data(operation)) > 1
+        is_product_of_data = name in ("Mm", "Bmm", "Baddbmm", "Addbmm", "Dot") and len(of_data(operation)) > 1
         if (name not in AFFINE and not is_scaling) or is_product_of_data:
             return False
     return True
@@ -178,7 +178,7 @@ def _is_masked(product: Node) -> bool:
     return any(isinstance(t, Tensor) and t.dim() > 1 and t.numel() > 1 for t in factors)
 
 
-def _of_data(product: Node) -> list[Node]:
+def of_data(product: Node) -> list[Node]:
     """Inputs of a product that depend on data, other than a weight that is only reshaped or moved."""
     data = []
     for node in inputs_of(product):
@@ -206,16 +206,10 @@ def norms_of_sums(end: Node | None) -> int:
     return count
 
 
-def strays_in(end: Tensor, known: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
-    """Shapes of trainable tensors in a graph that are not among the known ones."""
-    ids = {id(p) for p in known}
-    leaves: dict[int, tuple[int, ...]] = {}
-    for node in upstream([end.grad_fn], None):
-        for above in inputs_of(node):
-            variable = getattr(above, "variable", None)
-            if isinstance(variable, Tensor) and id(variable) not in ids:
-                leaves[id(variable)] = tuple(variable.shape)
-    return tuple(leaves.values())
+def leaves_of(ends: Iterable[Node | None]) -> list[Tensor]:
+    """The tensors that a backward pass from the ends gives gradients to, each once."""
+    leaves = {above: None for node in upstream(ends, None) for above in inputs_of(node) if not above.next_functions}
+    return [leaf.variable for leaf in leaves if hasattr(leaf, "variable")]
 
 
 class Separators:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from wellcond.network.layers import is_affine, weighted_layers
+from wellcond.network.recording import Call
 from wellcond.nn.data_flow import RESHAPING
 from wellcond.nn.replace import exchanged
 from wellcond.remedies.drawn_weights import last_layers
@@ -25,7 +27,7 @@ def nonlinearity(setup: Setup) -> Setup | None:
     has_others = len(layers) > len(hidden) + len(last)
     calls = calls_of(setup)
     end = last_call(calls)
-    is_nonlinear = any(call.name not in LINEAR and call is not end for call in calls)
+    is_nonlinear = any(call.name not in LINEAR and call is not end and not _changes_nothing(call) for call in calls)
     if not hidden or has_others or is_nonlinear:
         return None
 
@@ -37,3 +39,11 @@ def nonlinearity(setup: Setup) -> Setup | None:
         f"for name in [{names}]:\n    model.set_submodule(name, nn.Sequential(model.get_submodule(name), nn.ReLU()))"
     )
     return setup.with_model(change, lines, is_new=False)
+
+
+def _changes_nothing(call: Call) -> bool:
+    """Whether a function returns what it was given, as LeakyReLU(1.0) does."""
+    if not call.takes or not call.gives:
+        return False
+    x, y = call.takes[0].tensor, call.gives[0].tensor
+    return x is not y and x.shape == y.shape and torch.equal(x, y)

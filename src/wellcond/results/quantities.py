@@ -290,6 +290,12 @@ ORDER_CHANGE: Final = quantity("order_change")
 """Relative change of the outputs if the steps of a sequence change places."""
 MIXED_SIMILARITIES: Final = quantity("mixed_similarities")
 """Relative change of a contrastive loss's similarities of two examples if others are exchanged."""
+CURVATURE_BEFORE: Final = quantity("curvature_before")
+"""Distance of a layer's input from a midpoint, over that of the ends, where all layers before it give midpoints."""
+DROPPED_SHARE: Final = quantity("dropped_share")
+"""Largest share of values that the model's own code sets to zero at random in training."""
+EVALUATION_CHANGE: Final = quantity("evaluation_change")
+"""Relative change of the outputs in evaluation mode with other random numbers, where values are dropped there."""
 STANDARDIZED_LOSS: Final = quantity("standardized_loss")
 STANDARDIZED_GRADIENT_NORM: Final = quantity("standardized_gradient_norm")
 UNSTANDARDIZED_GRADIENT_NORM: Final = quantity("unstandardized_gradient_norm")

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer, SparseAdam
 
 from wellcond.errors import InvalidProblem, NonFinite
-from wellcond.network.graph import inputs_of, upstream
+from wellcond.network.graph import leaves_of
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Batch, Problem
@@ -97,7 +97,7 @@ class CopyTrainer:
             self.batch = next(batches)
             loss = plain.training_loss(0, self.batch)
         self.first_loss = float(loss.detach())
-        self.outsiders = _leaves_of(loss) - set(plain.params.values())
+        self.outsiders = set(leaves_of([loss.grad_fn])) - set(plain.params.values())
         if not self.outsiders.isdisjoint(problem.params.values()):
             raise InvalidProblem(STEP_READS if isinstance(problem.loss, TrainingStep) else READS_THE_MODEL)
 
@@ -318,12 +318,6 @@ class InStep:
     def close(self) -> None:
         """Store no further batches: no run will join."""
         self._stored = None
-
-
-def _leaves_of(loss: Tensor) -> set[Tensor]:
-    """The tensors that a backward pass from the loss gives gradients to."""
-    nodes = {node for operation in upstream([loss.grad_fn], None) for node in inputs_of(operation)}
-    return {node.variable for node in nodes if node.name() == "torch::autograd::AccumulateGrad"}  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

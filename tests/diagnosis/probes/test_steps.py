@@ -20,7 +20,7 @@ def shown(model: nn.Module, loss: Any, batch: Any) -> Behavior:
     problem = Problem(model.double(), loss, batch)
     result = behavior(problem)
     assert result.failures == ()
-    assert problem.cost.u <= price() + 1e-9
+    assert problem.cost.u <= price(problem) + 1e-9
     return result
 
 

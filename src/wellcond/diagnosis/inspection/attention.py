@@ -1,14 +1,16 @@
-"""Softmaxes inside a network: how sharp they are, and over which dimension they normalize."""
+"""Softmaxes inside a network, also those written as e/Σe: how sharp they are, and which dimension they go over."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from wellcond.diagnosis.inspection.weighted_sums import WeightedSums, compares_data
 
 EXAMPLES = 8
 """Examples whose attention is measured."""
@@ -34,7 +36,8 @@ class Attention:
         largest: Mean over the rows of the largest probability.
         saturated: Share of rows whose largest probability exceeds 0.99.
         logit_std: RMS over the rows of the standard deviation of the logits that are not masked.
-        is_summed_elsewhere: Whether its output is multiplied along another dimension than it normalizes over.
+        is_summed_elsewhere: Whether a product sums over another dimension of its output than it normalizes over.
+        compares: Whether its logits are products of two signals, as of queries and keys.
     """
 
     name: str
@@ -47,6 +50,23 @@ class Attention:
     saturated: float
     logit_std: float
     is_summed_elsewhere: bool = False
+    compares: bool = True
+
+
+class OfOne(NamedTuple):
+    """A softmax over a dimension of size one, whose output is 1 whatever its logits are.
+
+    Attributes:
+        name: As of `Attention`.
+        dim: The dimension.
+        shape: Shape of its output.
+        compares: As of `Attention`.
+    """
+
+    name: str
+    dim: int
+    shape: tuple[int, ...]
+    compares: bool
 
 
 class SeenAttention:
@@ -55,6 +75,8 @@ class SeenAttention:
     Attributes:
         all_masked: Share of the rows in which every entry is masked, by the name of the attention; only where it is
             positive.
+        is_open: Whether calls are recorded: only those of the first pass are.
+        of_one: Softmaxes over a dimension of size one.
     """
 
     FUNCTIONS: ClassVar[dict[Any, str]] = {
@@ -64,47 +86,78 @@ class SeenAttention:
         F.multi_head_attention_forward: "mha",
         torch.matmul: "matmul", Tensor.matmul: "matmul", Tensor.__matmul__: "matmul",
         torch.bmm: "matmul", Tensor.bmm: "matmul",
+        torch.einsum: "einsum",
+        torch.exp: "exp", Tensor.exp: "exp",
+        torch.div: "div", Tensor.div: "div", Tensor.__truediv__: "div",
     }  # fmt: skip
 
     def __init__(self) -> None:
         self.is_open = True
         self.all_masked: dict[str, float] = {}
+        self.of_one: list[OfOne] = []
         self._calls: dict[tuple[str, int], Attention] = {}
-        self._outputs: dict[int, tuple[tuple[str, int], int]] = {}
-        self._elsewhere: set[tuple[str, int]] = set()
+        self._sums: WeightedSums[tuple[str, int]] = WeightedSums()
+        self._exponentials: dict[int, Tensor] = {}
 
     def begin(self) -> None:
-        """Begin a pass: only the first one is recorded, and its outputs' memory may hold something else later."""
-        self.is_open = not self._calls
-        self._outputs.clear()
+        """Begin a pass: only the first one is recorded."""
+        self.is_open = not self._calls and not self.of_one
+        self._sums.clear()
+        self._exponentials.clear()
 
     def calls(self) -> list[Attention]:
         """All calls, in the order of the forward pass."""
-        return [replace(seen, is_summed_elsewhere=key in self._elsewhere) for key, seen in self._calls.items()]
+        elsewhere = self._sums.elsewhere
+        return [replace(seen, is_summed_elsewhere=key in elsewhere) for key, seen in self._calls.items()]
 
     def add(self, name: str, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Record one call; attention of an unknown form is ignored."""
         if not self.is_open:
             return
         if kind == "matmul":
-            self._multiplied(args)
+            self._sums.multiplied(args)
+        elif kind == "einsum":
+            self._sums.contracted(args)
+        elif kind == "exp":
+            self._exponentials[output.data_ptr()] = args[0]
+        elif kind == "div":
+            self._divided(name, args, output)
         elif kind == "softmax":
-            self._softmax(name, args, kwargs, output)
+            chosen = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            by_default = 0 if output.dim() in (0, 1, 3) else 1  # what torch takes, with a warning
+            self._softmax(name, args[0] if args else kwargs["input"], by_default if chosen is None else chosen, output)
         else:
             logits = _kernel_logits(args, kwargs) if kind == "sdpa" else _module_logits(args, kwargs)
             if logits is not None and logits.shape[-1] > 1:
-                self._note(name, logits, logits.dim() - 1, tuple(logits.shape))
+                self._note(name, logits, logits.dim() - 1, tuple(logits.shape), compares=True)
 
-    def _softmax(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        if not isinstance(dim, int) or not output.dim():
+    def _divided(self, name: str, args: tuple[Any, ...], output: Tensor) -> None:
+        """e/Σe with e = exp(logits) is a softmax over the dimension that the sum goes over."""
+        if not all(isinstance(t, Tensor) and t.dim() == output.dim() for t in args[:2]):
+            return
+        logits = self._exponentials.get(args[0].data_ptr())
+        sizes = zip(args[0].shape, args[1].shape, strict=True)
+        dims = [dim for dim, (size, of_sum) in enumerate(sizes) if of_sum == 1 < size]
+        if logits is None or logits.shape != output.shape or len(dims) > 1:
+            return
+        singles = [dim for dim, size in enumerate(output.shape) if size == 1]
+        if dims and torch.allclose(output.sum(dims[0]), torch.ones(()).to(output), atol=1e-3):
+            self._softmax(name, logits, dims[0], output)
+        elif not dims and singles and bool((output == 1).all()):
+            self._softmax(name, logits, singles[-1], output)
+
+    def _softmax(self, name: str, logits: Tensor, dim: int, output: Tensor) -> None:
+        if not output.dim():
             return
         dim %= output.dim()
-        logits = args[0] if args else kwargs["input"]
-        key = self._note(name, logits.detach().float(), dim, tuple(output.shape))
-        self._outputs[output.data_ptr()] = key, dim
+        shape, compares = tuple(output.shape), compares_data(logits)
+        if output.shape[dim] == 1:
+            self.of_one.append(OfOne(name, dim, shape, compares))
+            return
+        key = self._note(name, logits.detach().float(), dim, shape, compares=compares)
+        self._sums.add(key, output, dim)
 
-    def _note(self, name: str, logits: Tensor, dim: int, shape: tuple[int, ...]) -> tuple[str, int]:
+    def _note(self, name: str, logits: Tensor, dim: int, shape: tuple[int, ...], *, compares: bool) -> tuple[str, int]:
         nth = sum(known == name for known, _ in self._calls)
         key = (name, nth)
         some = logits[:EXAMPLES] if dim else logits
@@ -124,22 +177,9 @@ class SeenAttention:
         largest = p.amax(1)
         self._calls[key] = Attention(
             name, shape[dim], dim, len(shape), shape, float(entropy.mean()), float(largest.mean()),
-            float((largest > SHARP).float().mean()), float(spread.mean().sqrt()),
+            float((largest > SHARP).float().mean()), float(spread.mean().sqrt()), compares=compares,
         )  # fmt: skip
         return key
-
-    def _multiplied(self, args: tuple[Any, ...]) -> None:
-        """A product a @ b sums over the last dimension of a, and over the last but one of b."""
-        for place, tensor in enumerate(args[:2]):
-            if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
-                continue  # a sparse one is a graph's adjacency, and has no memory of its own
-            if (known := self._outputs.get(tensor.data_ptr())) is not None:
-                key, dim = known
-                seen = self._calls.get(key)
-                if seen is not None and seen.shape == tuple(tensor.shape):
-                    summed = tensor.dim() - 1 if place == 0 else max(tensor.dim() - 2, 0)
-                    if dim != summed:
-                        self._elsewhere.add(key)
 
 
 def _kernel_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

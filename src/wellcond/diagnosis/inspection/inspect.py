@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from wellcond.diagnosis.inspection.attention import Attention
+from wellcond.diagnosis.inspection.attention import Attention, OfOne
 from wellcond.diagnosis.inspection.data import TensorFacts, facts_of
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.inspection.outputs import OutputFacts, output_facts
@@ -24,6 +24,7 @@ from wellcond.network.calling import logits_of, tensors_in
 from wellcond.network.graph import turned_views
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import has_channels_first
+from wellcond.network.unregistered import Stray, strays_in, unregistered
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import ONLY_A_LOSS, WRITE_APART, TrainingStep
@@ -65,6 +66,7 @@ class Inspection:
         signals: Signal of every module and nonlinearity, in the order of the forward pass.
         attention: Softmaxes and attention kernels inside the network.
         all_masked: Attention in which rows have all their entries masked, and the share of these rows.
+        softmaxes_of_one: Softmaxes over a dimension of size one.
         weights: Facts about every parameter.
         loss: Mean loss over batches; NaN if any batch's is.
         loss_shape: Shape of the first batch's loss: () or (1,), unless it is no single number; None without a loss.
@@ -78,6 +80,8 @@ class Inspection:
         returned: Number of these tensors.
         is_summed: Whether the loss of a batch is the sum of those of its halves, and not their mean.
         turned: Views that name dimensions in another order without moving the numbers.
+        strays: Trainable tensors that the outputs depend on and that are not among the model's parameters.
+        held_strays: Paths of those unregistered tensors that the optimizer holds.
         held_elsewhere: Number of parameters in the optimizer that do not belong to the model.
         nan_states: Buffers of the model and states of the optimizer that hold NaN.
         failures: What could not be checked, and why.
@@ -91,6 +95,7 @@ class Inspection:
     signals: tuple[Signal, ...] = ()
     attention: tuple[Attention, ...] = ()
     all_masked: tuple[tuple[str, float], ...] = ()
+    softmaxes_of_one: tuple[OfOne, ...] = ()
     weights: tuple[Weight, ...] = ()
     loss: float | None = None
     loss_shape: tuple[int, ...] | None = None
@@ -104,6 +109,8 @@ class Inspection:
     returned: int = 1
     is_summed: bool = False
     turned: tuple[TurnedView, ...] = ()
+    strays: tuple[Stray, ...] = ()
+    held_strays: frozenset[str] = frozenset()
     held_elsewhere: int = 0
     nan_states: tuple[NanState, ...] = ()
     failures: tuple[InspectionFailure, ...] = ()
@@ -140,7 +147,9 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
     signals = Signals(problem.model, failures)
     passes = Passes(problem, signals)
     batches: list[Any] = []
-    inspection = Inspection(held_elsewhere=_held_elsewhere(problem, optimizer))
+    elsewhere = _held_elsewhere(problem, optimizer)
+    held_strays = frozenset(path for tensor, path in unregistered(problem.model) if tensor in elsewhere)
+    inspection = Inspection(held_elsewhere=len(elsewhere), held_strays=held_strays)
     with failures.recording("all batches"), problem.measuring():
         for index, batch in _first_batches(problem):
             batches.append(batch)
@@ -163,6 +172,7 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         signals=failures.attempt("the signals of the layers", lambda: tuple(signals.signals()), ()),
         attention=tuple(signals.attention()),
         all_masked=tuple(signals.all_masked()),
+        softmaxes_of_one=tuple(signals.softmaxes_of_one()),
         weights=failures.attempt("the weights", lambda: _weight_facts(problem, gradients, signals, optimizer), ()),
         loss=passes.loss,
         loss_shape=passes.loss_shape,
@@ -211,17 +221,16 @@ def _with_outputs(
     return replace(
         inspection,
         turned=turned,
+        strays=failures.attempt("tensors that are no parameters", lambda: _strays(problem, raw, sequences), ()),
         returned=len(floating),
         outputs=failures.attempt("the outputs", lambda: tuple(facts_of([floating], "outputs", False)), ()),
         output=failures.attempt(
-            "the outputs and the loss", lambda: _output_facts(problem, batch, forward, floating, sequences), None
+            "the outputs and the loss", lambda: _output_facts(problem, batch, forward, floating), None
         ),
     )
 
 
-def _output_facts(
-    problem: Problem, batch: Any, forward: Forward, floating: list[Tensor], sequences: list[Tensor]
-) -> OutputFacts | None:
+def _output_facts(problem: Problem, batch: Any, forward: Forward, floating: list[Tensor]) -> OutputFacts | None:
     raw, loss = forward
     outputs = logits_of(raw)
     if outputs is None:
@@ -235,9 +244,14 @@ def _output_facts(
         value: Tensor = problem.raw_loss(other, targets)
         return value
 
-    known = [*problem.model.parameters(), *sequences]
     is_divergence = isinstance(problem.loss, nn.KLDivLoss)
-    return output_facts(outputs, batch[1], loss, loss_of, known, problem.likelihood, is_divergence=is_divergence)
+    return output_facts(outputs, batch[1], loss, loss_of, problem.likelihood, is_divergence=is_divergence)
+
+
+def _strays(problem: Problem, raw: Any, sequences: list[Tensor]) -> tuple[Stray, ...]:
+    """Trainable tensors in the graph of what the model returned. A step may use other networks, by design."""
+    strays = strays_in(tensors_in(raw), problem.model, sequences)
+    return tuple(s for s in strays if s.path) if isinstance(problem.loss, TrainingStep) else strays
 
 
 def _with_other_passes(
@@ -280,11 +294,10 @@ def _weight_facts(
     return tuple(weights_of(problem.model, gradients, signals.started, signals.without_graph, optimizer))
 
 
-def _held_elsewhere(problem: Problem, optimizer: Optimizer | None) -> int:
-    """Number of parameters in the optimizer that do not belong to the model."""
-    own = {id(p) for p in problem.model.parameters()}
+def _held_elsewhere(problem: Problem, optimizer: Optimizer | None) -> set[int]:
+    """Ids of parameters in the optimizer that do not belong to the model."""
     groups = [] if optimizer is None else optimizer.param_groups
-    return sum(id(p) not in own for group in groups for p in group["params"])
+    return {id(p) for group in groups for p in group["params"]}.difference(map(id, problem.model.parameters()))
 
 
 def _nan_states(problem: Problem, optimizer: Optimizer | None) -> Iterator[NanState]:

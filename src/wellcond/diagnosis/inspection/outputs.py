@@ -14,7 +14,7 @@ from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
 from wellcond.diagnosis.baseline import constant_loss
-from wellcond.network.graph import is_affine, norms_of_sums, plain, strays_in, tail_of, upstream
+from wellcond.network.graph import is_affine, norms_of_sums, plain, tail_of, upstream
 from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 
 LossKind = Literal["cross-entropy", "nll", "kl", "bce", "bce-logits", "squared", "other"]
@@ -55,7 +55,6 @@ class OutputFacts:
         accuracy: Share of examples that a classifier gets right.
         is_affine: Whether the graph shows the outputs, up to the tail, to be an affine function of the inputs.
         post_norms: LayerNorms on the residual stream itself, as in a post-norm transformer.
-        strays: Shapes of trainable tensors in the model's graph that are not among its parameters.
         low_target: Smallest target.
         high_target: Largest target.
         share_outside: Share of targets outside of the range of the tail.
@@ -88,7 +87,6 @@ class OutputFacts:
     accuracy: float | None
     is_affine: bool
     post_norms: int
-    strays: tuple[tuple[int, ...], ...]
     low_target: float
     high_target: float
     share_outside: float
@@ -116,7 +114,6 @@ def output_facts(
     targets: Any,
     loss: Tensor | None,
     loss_of: Callable[[Tensor, Any], Tensor],
-    known: Iterable[Tensor],
     likelihood: Likelihood | None,
     *,
     is_divergence: bool = False,
@@ -128,7 +125,6 @@ def output_facts(
         targets: Targets of the same batch.
         loss: Value of the loss, with its graph; None if the loss raised.
         loss_of: The loss as a function of other outputs and targets; it may raise.
-        known: Parameters of the model, frozen ones too, and other tensors that are known to be differentiated.
         likelihood: Likelihood that the loss was recognized as, if it was.
         is_divergence: Whether the loss is torch's Kullback-Leibler divergence, which takes log-probabilities.
     """
@@ -183,7 +179,6 @@ def output_facts(
         accuracy=at.accuracy(),
         is_affine=is_affine(outputs.grad_fn),
         post_norms=norms_of_sums(outputs.grad_fn),
-        strays=strays_in(outputs, known),
         low_target=float(references.min()) if references is not None and references.numel() else math.nan,
         high_target=float(references.max()) if references is not None and references.numel() else math.nan,
         share_outside=float(is_outside.double().mean()),

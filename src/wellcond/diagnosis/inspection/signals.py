@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from wellcond.diagnosis.inspection.attention import Attention, SeenAttention
+from wellcond.diagnosis.inspection.attention import Attention, OfOne, SeenAttention
 from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.network.calling import tensors_in
 from wellcond.network.graph import nearest_before
@@ -179,6 +179,10 @@ class Signals:
     def all_masked(self) -> list[tuple[str, float]]:
         """Attention in which rows have all their entries masked, and the share of these rows."""
         return list(self._attention.all_masked.items())
+
+    def softmaxes_of_one(self) -> list[OfOne]:
+        """All softmaxes over a dimension of size one."""
+        return self._attention.of_one
 
     def _on_entry(self, module: nn.Module, _args: Any, _kwargs: Any) -> None:
         self._inside.append(self._names[module])

@@ -11,11 +11,14 @@ from typing import Any, NamedTuple
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
+from wellcond.diagnosis.probes.linearity import Linearity, linearity
 from wellcond.diagnosis.probes.memory import Memory, memory
+from wellcond.diagnosis.probes.noise import Noise, noise
 from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.similarities import mixed_similarities
 from wellcond.diagnosis.probes.subject import Subject
+from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
 from wellcond.results import Row
@@ -34,6 +37,9 @@ class Behavior:
         order: Whether outputs depend on the order of steps; None if the inputs are no sequence.
         mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
             of; None for other losses.
+        linearity: Which stretches between layers are affine on this data.
+        noise: Which values are set to zero at random, in training and in evaluation mode.
+        zero_factors: Which gradients stay zero in a model with parameters of zeros; None if none do.
         failures: What could not be probed, and why.
     """
 
@@ -43,6 +49,9 @@ class Behavior:
     padding: Padding | None = None
     order: Order | None = None
     mixed_similarities: float | None = None
+    linearity: Linearity | None = None
+    noise: Noise | None = None
+    zero_factors: ZeroFactors | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
     @property
@@ -51,7 +60,7 @@ class Behavior:
         return any(getattr(self, name) is not None for name in PROBES)
 
     def rows(self, step: int | None = None) -> Iterator[Row]:
-        """The numbers of the network."""
+        """The numbers of the network and of its layers."""
         if self.mixing is not None:
             yield Row(step, "", q.MIXING, self.mixing.difference, "")
         if self.shift is not None:
@@ -68,6 +77,14 @@ class Behavior:
             yield Row(step, "", q.ORDER_CHANGE, self.order.change, "")
         if self.mixed_similarities is not None:
             yield Row(step, "", q.MIXED_SIMILARITIES, self.mixed_similarities, "")
+        if self.noise is not None:
+            dropped = self.noise.training
+            yield Row(step, "", q.DROPPED_SHARE, max((call.p for call in dropped), default=0.0), "")
+            yield Row(step, "", q.EVALUATION_CHANGE, self.noise.change, "")
+        if self.linearity is not None:
+            for layer, curvature in self.linearity.before.items():
+                if math.isfinite(curvature):
+                    yield Row(step, layer, q.CURVATURE_BEFORE, curvature, "")
 
 
 class Probe(NamedTuple):
@@ -77,11 +94,15 @@ class Probe(NamedTuple):
         what: What it asks, as one reads it after "could not be checked".
         measure: Carries it out.
         cost: Its cost in u (forward and backward of one mini-batch, of which a forward pass is a third), at most.
+        needs: Whether a problem has what it asks about; where it has not, it costs nothing.
+        where: The same in words; "" for all problems.
     """
 
     what: str
     measure: Callable[[Subject], Any]
     cost: float
+    needs: Callable[[Problem], bool] = lambda _problem: True
+    where: str = ""
 
 
 PROBES: dict[str, Probe] = {
@@ -91,6 +112,15 @@ PROBES: dict[str, Probe] = {
     "padding": Probe("what depends on padding", padding, 0.0),
     "order": Probe("whether the order of steps matters", order, 1 / 3),
     "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
+    "linearity": Probe("whether stretches between layers are affine", linearity, 1.0),
+    "noise": Probe("which values are dropped at random", noise, 1.0),
+    "zero_factors": Probe(
+        "whether zeros block each other",
+        zero_factors,
+        2.0 + MOST_STEPS,
+        lambda problem: bool(zeros_among(problem.params)),
+        "a weight is all zero",
+    ),
 }
 """By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is
 read from the pass of the memory."""
@@ -99,9 +129,9 @@ FIRST_PASS = 1 / 3
 """Cost of the pass that all of them start from, in u."""
 
 
-def price() -> float:
-    """Cost of all probes, in u, at most."""
-    return FIRST_PASS + sum(probe.cost for probe in PROBES.values())
+def price(problem: Problem) -> float:
+    """Cost of all probes of a problem, in u, at most."""
+    return FIRST_PASS + sum(probe.cost for probe in PROBES.values() if probe.needs(problem))
 
 
 @own_arithmetic()

@@ -8,6 +8,7 @@ from wellcond.diagnosis.rules import (  # noqa: F401
     constant_feature,
     constant_target,
     diverging,
+    dropout_in_eval,
     dropout_too_strong,
     dying_neurons,
     exploding_gradient,

@@ -16,6 +16,7 @@ from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial import STRONG_DROPOUT
 from wellcond.diagnosis.trial_result import FALLING
+from wellcond.network.dropped import strongest
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 
@@ -32,7 +33,9 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
     """Dropout above 0.6: severe above 0.7, if the same steps without it learn and these do not, or halve the loss.
 
     Dropping a share p multiplies the variance of what the next layer adds up by 1/(1−p): twofold at 0.5, the most in
-    ordinary use, fivefold at 0.8. A note if the same steps without it end no lower.
+    ordinary use, fivefold at 0.8. A note if the same steps without it end no lower. A function or a mask of one's own
+    counts by its effect: values that random numbers set to zero. A mask of the inputs that is not made up for by a
+    factor is not dropout, but what a denoising or masked autoencoder is trained with.
     """
     trial = evidence.trial
     strong = {
@@ -40,6 +43,10 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
         for name, module in evidence.problem.model.named_modules()
         if isinstance(module, _DropoutNd) and SHARE.is_warning(module.p)
     }
+    noise = None if evidence.behavior is None else evidence.behavior.noise
+    for call in strongest(() if noise is None else noise.training):
+        if SHARE.is_warning(call.least_p) and (call.after or call.scale > 1):
+            strong.setdefault(call.module or call.after, round(call.p, 2))
     if not strong:
         return
     name, p = max(strong.items(), key=lambda each: each[1])
@@ -63,9 +70,10 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
         layer=name,
         severity=severity,
         basis=basis,
-        summary=f"{name}{and_more(len(strong))} drops {p:.0%} of its inputs{costs}.",
+        summary=f"{name or 'the model'}{and_more(len(strong))} drops {p:.0%} of its inputs{costs}.",
         evidence=numbers,
         reason=f"The remaining inputs are scaled by 1/(1−p) = {1 / max(1 - p, 1e-9):.2g}, and so is the variance of "
         "sums after them.",
         treatment="less-dropout",
+        remedy=f"# in the forward of {name or 'the model'}: drop a tenth of the values at most",
     )

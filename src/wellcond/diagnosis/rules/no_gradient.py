@@ -246,22 +246,39 @@ def _fresh_before_trained(model: nn.Module, weights: list[Weight]) -> list[Weigh
 def not_registered(evidence: Evidence) -> Iterator[Finding]:
     """Trainable tensors in the model's graph that are not parameters of the model.
 
-    They are in layers of a plain list or dict, which `parameters()` does not find, and no optimizer, `.to()` or
-    checkpoint knows them.
+    They are in layers of a plain list, a dict or a closure, or are plain tensors, which `parameters()` does not find,
+    and no `.to()` or checkpoint knows them. Severe if weights are among them that hold a tenth of all, or of which it
+    is not known where they are; a note if the optimizer holds all of them.
     """
     inspection = evidence.inspection
-    if inspection is None or inspection.output is None or not inspection.output.strays:
+    if inspection is None or not inspection.strays:
         return
-    shapes = inspection.output.strays
+    strays = inspection.strays
+    size = sum(math.prod(stray.shape) for stray in strays)
+    share = size / (size + sum(w.numel for w in inspection.weights))
+    owners = list(dict.fromkeys(stray.owner for stray in strays if stray.path))
+    are_held = all(stray.path in inspection.held_strays for stray in strays)
+    is_much = any(len(stray.shape) > 1 for stray in strays) and (share >= UNUSED.severe or not owners)
+    shape = str(list(max((stray.shape for stray in strays), key=math.prod)))
+    several = (
+        f"{len(strays)} trainable tensors take part that are"
+        if len(strays) > 1
+        else "a trainable tensor takes part that is"
+    )
     yield Finding(
         rule="no-gradient",
-        severity="severe" if any(len(shape) > 1 for shape in shapes) else "warning",
+        layer=owners[0] if owners else "",
+        severity="note" if are_held else "severe" if is_much else "warning",
         basis="proven",
-        summary=f"{len(shapes)} trainable tensors take part that are not parameters of the model, the first of shape "
-        f"{list(shapes[0])}: no optimizer created from model.parameters() moves them.",
-        evidence={"tensors": float(len(shapes)), "shape of the first": str(list(shapes[0]))},
-        reason="Modules in a plain list or dict are not registered.",
-        remedy="# keep layers in an nn.ModuleList, not in a list, and a tensor of one's own as an nn.Parameter",
+        summary=f"{several} not registered in the model, {share:.0%} of all parameters "
+        f"({f'{listed(owners)}, ' if owners else ''}of shape {shape}): "
+        + ("a checkpoint or .to() does not know them." if are_held else "model.parameters() does not have them."),
+        evidence={"tensors": float(len(strays)), "share of parameters": share, "shape of the largest": shape},
+        reason="Modules in a plain list, dict or closure are not registered, nor is a tensor that is no nn.Parameter, "
+        "or a parameter that is multiplied or moved before it is assigned."
+        if owners
+        else "Nothing in the model holds them: layers that forward creates anew in every call, or layers from outside.",
+        remedy="# keep layers in an nn.ModuleList or nn.ModuleDict, and a tensor of one's own as an nn.Parameter",
     )
 
 
@@ -271,11 +288,13 @@ def zero_gradient(evidence: Evidence) -> Iterator[Finding]:
 
     A step function, round() or sign() passes zeros back. A network that fits its data, or satisfies all its margins,
     has zero gradient for a good reason; and parameters of zeros, as in zero-initialized branches, stop gradients until
-    their first step. Flat gates, tanhs and ReLUs are reported as vanishing-gradient: they have a slope, but not at
-    these inputs.
+    their first step: then only those count that a probe finds to be cut off otherwise. Flat gates, tanhs and ReLUs are
+    reported as vanishing-gradient: they have a slope, but not at these inputs.
     """
     inspection = evidence.inspection
-    if inspection is None or (pair := zero_gradients(inspection)) is None:
+    factors = None if evidence.behavior is None else evidence.behavior.zero_factors
+    cut = frozenset[str]() if factors is None else factors.cut
+    if inspection is None or (pair := zero_gradients(inspection, cut)) is None:
         return
     zero, reached = pair
     layers = layers_of(zero)
@@ -321,4 +340,36 @@ def cut_in_time(evidence: Evidence) -> Iterator[Finding]:
         reason="Weights are not told what to keep for later: no gradient passes a detach(), .data or no_grad().",
         remedy="# carry the state from step to step without a detach(), .data, no_grad() or a round trip through "
         "numbers; detach it between batches only",
+    )
+
+
+@rule("no-gradient")
+def blocked_by_zeros(evidence: Evidence) -> Iterator[Finding]:
+    """Two or more parameters of zeros in one product, which block each other's gradients for ever.
+
+    A probe takes steps of all other parameters and differentiates again: zeros in one factor alone, as in LoRA, ReZero
+    or zero-initialized branches, get a gradient then. Severe if a tenth of all trainable parameters stays without a
+    gradient, or a trial shows that the network does not train; otherwise a warning.
+    """
+    factors = None if evidence.behavior is None else evidence.behavior.zero_factors
+    if factors is None or not factors.names:
+        return
+    layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in factors.names))
+    does_not_train = evidence.trial is not None and evidence.trial.trains is False
+    shapes = {name: evidence.problem.params[name].dim() for name in factors.names}
+    drawn = [name for name, dims in shapes.items() if dims > 1]
+    drawn = drawn[:-1] if len(drawn) > 1 and len(drawn) == len(shapes) else drawn
+    yield Finding(
+        rule="no-gradient",
+        layer=layers[0],
+        severity="severe" if factors.without_gradient >= UNUSED.severe or does_not_train else "warning",
+        basis="proven",
+        summary=f"{listed(list(factors.names))} are all zero and block each other: the gradient of each is a product "
+        f"with the others, so {factors.without_gradient:.0%} of all parameters get none, now and after any step.",
+        evidence={"share without a gradient": factors.without_gradient, "zeros": float(len(factors.names))},
+        reason="In B A x the gradient of A is a product with B, and that of B one with A: one of them may start at "
+        "zero, not both.",
+        remedy=f"for name in {drawn!r}:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))"
+        if drawn
+        else f"torch.nn.init.ones_(model.get_parameter({factors.names[0]!r}))",
     )

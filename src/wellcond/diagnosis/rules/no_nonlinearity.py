@@ -1,6 +1,6 @@
 """no-nonlinearity: layers with nothing nonlinear between them, which together are one linear layer.
 
-Wrong: `self.fc2(self.fc1(x))`. Right: `self.fc2(torch.relu(self.fc1(x)))`.
+Wrong: `h = self.fc1(x); F.relu(h); return self.fc2(h)`. Right: `h = F.relu(self.fc1(x)); return self.fc2(h)`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.reading import is_embedding, listed
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import network_has_learned
 from wellcond.diagnosis.threshold import Threshold
+from wellcond.results.quantities import CURVATURE_BEFORE
 
 LINEAR_FIT = Threshold(
     "linear fit of the targets, in standard deviations of shuffled targets", math.nan, 4.0, bad="below",
@@ -22,34 +24,105 @@ LINEAR_FIT = Threshold(
 )  # fmt: skip
 
 
-@rule("no-nonlinearity")
+@rule("no-nonlinearity", quantity=CURVATURE_BEFORE)
 def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
-    """Two or more layers with nothing nonlinear between them: the graph shows that the network is one affine map.
+    """Two or more layers with nothing nonlinear between them: the network is one affine map.
 
-    Severe if a trial does not learn, and a linear fit predicts the targets no better than chance (or the loss stands
-    still at every rate); a warning if that is not known; a note if an affine map is enough. The last operation may be a
-    softmax or a sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as in a linear autoencoder, are
-    a product of low rank, which one layer is not.
+    Its graph shows it, or midpoints of examples, which every stretch between layers maps to midpoints: the result of an
+    activation may be dropped, or the activation change nothing here, like LeakyReLU(1.0) or a clamp that is never
+    reached. Severe if a trial does not learn, and a linear fit predicts the targets no better than chance (or the loss
+    stands still at every rate); a warning if that is not known; a note if an affine map is enough. The last operation
+    may be a softmax or a sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as in a linear
+    autoencoder, are a product of low rank, which one layer is not. ReLUs that are always on or off are other rules'.
     """
     inspection = evidence.inspection
-    if inspection is None or inspection.output is None or not inspection.output.is_affine:
+    if inspection is None or _are_full(inspection):
         return
     layers = [s for s in inspection.weighted() if not is_embedding(s)]
-    if len(layers) < 2 or any(s.is_nonlinearity for s in inspection.signals[: inspection.signals.index(layers[-1])]):
+    names = [s.name for s in layers]
+    functions = _between(inspection, layers)
+    is_shown = inspection.output is not None and inspection.output.is_affine and not functions
+    if not is_shown:
+        linearity = None if evidence.behavior is None else evidence.behavior.linearity
+        if linearity is None or not linearity.is_affine:
+            return
+        names = [name for name in linearity.before if name not in map(_name, filter(is_embedding, inspection.signals))]
+    if len(names) < 2:
         return
-    is_bottleneck = min(s.units for s in layers[:-1]) < min(layers[-1].units, _features(inspection))
+    is_bottleneck = len(layers) > 1 and min(s.units for s in layers[:-1]) < min(layers[-1].units, _features(inspection))
+    but = (
+        f" The {functions[0]} makes no difference: it changes nothing here, or its result is not used."
+        if functions
+        else ""
+    )
     yield Finding(
         rule="no-nonlinearity",
-        layer=layers[0].name,
+        layer=names[0],
         severity="note" if is_bottleneck else _lack(evidence),
         basis="proven",
-        summary=f"there is no nonlinearity between {listed([s.name for s in layers])}: together they are one linear "
-        "layer.",
-        evidence=_probes(evidence) | {"layers": float(len(layers))},
+        summary=f"there is no nonlinearity between {listed(names)}: together they are one linear layer.{but}",
+        evidence=_probes(evidence) | {"layers": float(len(names))},
         reason="A product of matrices is a matrix: depth without a nonlinearity adds nothing that can be represented.",
         treatment="nonlinearity",
-        remedy="# put a ReLU after every layer but the last",
+        remedy="# put a ReLU after every layer but the last, and use what it returns: h = torch.relu(h)",
     )
+
+
+@rule("no-nonlinearity", quantity=CURVATURE_BEFORE)
+def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
+    """Two linear layers with nothing nonlinear between them, in a network that has nonlinearities elsewhere.
+
+    By midpoints of examples. A warning if the first is wider than both ends, which is of no use in a product, or if the
+    trial shows that the network does not train; otherwise a note. Not reported: a first layer that is narrower than
+    both ends (a product of low rank), convolutions over several positions or with groups, whose product is none of
+    their kind, and outputs that several layers read, such as queries and keys.
+    """
+    inspection = evidence.inspection
+    linearity = None if evidence.behavior is None else evidence.behavior.linearity
+    if inspection is None or linearity is None or linearity.is_affine or _are_full(inspection):
+        return
+    if inspection.output is not None and inspection.output.is_affine:
+        return
+    signals = {s.name: s for s in inspection.weighted()}
+    fan_in = {w.layer: w.fan_in for w in inspection.weights if w.role == "weight"}
+    readers = [before for s in signals.values() for before in s.after]
+    for second in signals.values():
+        if len(second.after) != 1 or not linearity.is_straight(second.name) or second.kind != "Linear":
+            continue
+        first = signals[second.after[0]]
+        are_linear = first.kind == "Linear" and linearity.layers.issuperset((first.name, second.name))
+        ends = fan_in.get(first.name, 0), second.units
+        if not are_linear or readers.count(first.name) > 1 or first.units < min(ends):
+            continue
+        fails = evidence.trial is not None and evidence.trial.trains is False
+        yield Finding(
+            rule="no-nonlinearity",
+            layer=first.name,
+            severity="warning" if first.units > max(ends) or fails else "note",
+            basis="proven",
+            summary=f"there is no nonlinearity between {first.name} and {second.name}: together they are one linear "
+            "layer.",
+            evidence={"units between": float(first.units), "inputs": float(ends[0]), "outputs": float(ends[1])},
+            reason="A product of two matrices is a matrix: the layer between adds nothing that can be represented.",
+            remedy=f"# put an activation between {first.name} and {second.name}, and use what it returns",
+        )
+
+
+def _name(signal: Signal) -> str:
+    return signal.name
+
+
+def _are_full(inspection: Inspection) -> bool:
+    """Whether every ReLU of some layer is always on or always off, which is another rule's."""
+    return any(len(s.full) and bool((s.full | s.dead).all()) for s in inspection.signals)
+
+
+def _between(inspection: Inspection, layers: list[Signal]) -> list[str]:
+    """Kinds of the nonlinearities that are called before the last layer."""
+    if not layers:
+        return []
+    before = inspection.signals[: inspection.signals.index(layers[-1])]
+    return [s.kind for s in before if s.is_nonlinearity]
 
 
 def _lack(evidence: Evidence) -> Severity:

@@ -9,19 +9,28 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.attention import OfOne
+from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.rule import rule
 
 
 @rule("wrong-softmax-dimension")
 def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
-    """A softmax over the examples of the batch, or attention weights that are summed over another dimension."""
+    """A softmax over the examples of the batch, or attention weights that are summed over another dimension.
+
+    A softmax that is written out as e/Σe counts too. Scores of all examples with each other, (N, N), may be normalized
+    over either. Weights whose logits come from a layer, and not from queries and keys, may share out positions among
+    clusters, and are then summed over the positions.
+    """
     inspection = evidence.inspection
     if inspection is None:
         return
     for seen in inspection.attention:
         is_last = inspection.output is not None and inspection.output.shape == seen.shape
-        over_examples = seen.dim == 0 and seen.ndim > 1 and seen.shape[0] == inspection.batch_size and not is_last
-        if over_examples or (seen.is_summed_elsewhere and seen.ndim >= 3):
+        is_of_pairs = seen.shape == (inspection.batch_size, inspection.batch_size)
+        over_examples = seen.dim == 0 and seen.ndim > 1 and seen.shape[0] == inspection.batch_size
+        over_examples = over_examples and not is_last and not is_of_pairs
+        if over_examples or (seen.is_summed_elsewhere and seen.compares and seen.ndim >= 3):
             yield Finding(
                 rule="wrong-softmax-dimension",
                 layer=seen.name,
@@ -34,3 +43,36 @@ def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
                 treatment="class-dimension" if over_examples else "",
                 remedy="# take the softmax over the positions that are looked at, the last dimension of the scores",
             )
+
+
+@rule("wrong-softmax-dimension")
+def over_one(evidence: Evidence) -> Iterator[Finding]:
+    """A softmax over a dimension of size one: it is 1 whatever it is given, and passes no gradient on.
+
+    Severe, or a warning if a trial shows that the network trains all the same. Attention to a single key is not
+    reported, nor sequences of one step.
+    """
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    trains = evidence.trial is not None and evidence.trial.trains
+    for seen in inspection.softmaxes_of_one:
+        if not seen.compares and _is_inside(inspection, seen):
+            yield Finding(
+                rule="wrong-softmax-dimension",
+                layer=seen.name,
+                severity="warning" if trains else "severe",
+                basis="proven",
+                summary=f"the softmax after {seen.name} goes over dimension {seen.dim} of {list(seen.shape)}, which "
+                "has one entry: it is 1 whatever it is given, and what comes before it is never trained.",
+                evidence={"dimension": float(seen.dim), "shape": str(list(seen.shape))},
+                reason="exp(a)/exp(a) = 1 for any a, with slope 0.",
+                remedy="# take the softmax over the dimension that the weights are summed over after it",
+            )
+
+
+def _is_inside(inspection: Inspection, seen: OfOne) -> bool:
+    """Whether a softmax of one is not the output itself, and not over the only step of a sequence."""
+    is_last = inspection.output is not None and inspection.output.shape == seen.shape
+    has_one_step = any(1 in fact.shape[1:] for fact in inspection.inputs)
+    return not is_last and (not has_one_step or max(seen.shape[1:], default=1) > 1)
