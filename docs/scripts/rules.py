@@ -6,6 +6,7 @@ import ast
 import inspect
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 from wellcond.diagnosis import rules
@@ -19,8 +20,9 @@ from wellcond.remedies import REMEDIES
 
 INTRO = """# Rules
 
-What `wc.diagnose` looks for. Every rule is one file, `wellcond/diagnosis/rules/<name>.py`, with its thresholds and
-their origin at the top. The descriptions below are the rules' own, as `wellcond diagnose --explain RULE` prints them.
+What `wc.diagnose` looks for. Every rule is one file, `wellcond/diagnosis/rules/<name>.py`, or a folder, with
+thresholds and their origin at the top. The descriptions below are the rules' own, as `wellcond diagnose --explain RULE`
+prints them.
 
 A finding is *severe* if the network will not train as it should, a *warning* if it costs speed or accuracy, and a
 *note* if it is worth knowing. How often the rules are right: [What a verdict is worth](verdicts.md). What each remedy
@@ -111,13 +113,13 @@ def _codes(names: list[str]) -> str:
 
 def bases_in(file: ModuleType) -> list[str]:
     """Bases that the findings of a rule may have, the strongest first."""
-    strings = set(_strings(ast.parse(inspect.getsource(file))))
+    strings = set(_strings(ast.parse(_source(file))))
     return [basis for basis in BASES if basis in strings]
 
 
 def advised_by(name: str, file: ModuleType) -> list[str]:
     """Remedies that the findings of a rule name: what its file passes as `treatment`, or a remedy for this rule."""
-    tree = ast.parse(inspect.getsource(file))
+    tree = ast.parse(_source(file))
     passed = {
         text
         for node in ast.walk(tree)
@@ -128,6 +130,15 @@ def advised_by(name: str, file: ModuleType) -> list[str]:
     return [
         other for other, remedy in REMEDIES.items() if other in passed or (other in strings and name in remedy.rules)
     ]
+
+
+def _source(file: ModuleType) -> str:
+    """The source of a rule's file, or of all files of its folder."""
+    folder = getattr(file, "__path__", None)
+    paths = [Path(inspect.getsourcefile(file) or "")] if folder is None else sorted(Path(folder[0]).glob("[!_]*.py"))
+    # one tree for all of them, for which each future import would have to be the first line
+    lines = (path.read_text(encoding="utf-8").replace("from __future__ import annotations", "") for path in paths)
+    return "\n".join(lines)
 
 
 def _strings(tree: ast.AST) -> Iterator[str]:

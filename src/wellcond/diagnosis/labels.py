@@ -43,6 +43,7 @@ class Relation:
             (Marchenko-Pastur). Above 1 the inputs have structure that the probes can use; noise has none.
         features: Number of features that vary.
         is_regression: Whether the targets are numbers, and not classes or zeros and ones.
+        effective: Twice the examples that are not of the commonest class, or all: a rare class says little.
         slow: What gradient descent on these features learns last; None if there are too few examples.
     """
 
@@ -53,6 +54,7 @@ class Relation:
     structure: float
     features: int
     is_regression: bool
+    effective: int
     slow: Slow | None
 
     @property
@@ -147,6 +149,7 @@ def _related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
     distances = torch.cdist(x, x)
     kernel = (-0.5 * (distances / distances.median()).square()).exp()
     nearest = distances.fill_diagonal_(math.inf).argmin(1)
+    commonest = 0 if is_regression else int(torch.unique(y, dim=0, return_counts=True)[1].max())
     return Relation(
         examples=len(x),
         neighbor=_deviations((y[orders] - y[orders[:, nearest]]).square().sum((1, 2))),
@@ -155,6 +158,7 @@ def _related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
         structure=_structure(x),
         features=x.shape[1],
         is_regression=is_regression,
+        effective=min(len(x), 2 * (len(x) - commonest)),
         slow=_slow(x, y),
     )
 

@@ -78,5 +78,11 @@ class Condition:
 
 
 def thresholds_in(rule_file: ModuleType) -> list[Threshold | Condition]:
-    """All thresholds and conditions of a rule's file, in the order of the file."""
-    return [each for each in vars(rule_file).values() if isinstance(each, (Threshold, Condition))]
+    """All thresholds and conditions of a rule's file, or of the files of its folder, in their order."""
+    numbers: list[Threshold | Condition] = []
+    for each in vars(rule_file).values():
+        if isinstance(each, (Threshold, Condition)):
+            numbers.append(each)
+        elif isinstance(each, ModuleType) and each.__name__.startswith(f"{rule_file.__name__}."):
+            numbers += thresholds_in(each)
+    return numbers

@@ -296,6 +296,12 @@ DROPPED_SHARE: Final = quantity("dropped_share")
 """Largest share of values that the model's own code sets to zero at random in training."""
 EVALUATION_CHANGE: Final = quantity("evaluation_change")
 """Relative change of the outputs in evaluation mode with other random numbers, where values are dropped there."""
+LEAST_LOSS: Final = quantity("least_loss")
+"""Lowest loss that any outputs have."""
+ZERO_OUTPUT_LOSS: Final = quantity("zero_output_loss")
+"""Loss of outputs that are all zero."""
+LEAST_REACHABLE_LOSS: Final = quantity("least_reachable_loss")
+"""Lowest loss of outputs that the model can give, if these have a bound."""
 STANDARDIZED_LOSS: Final = quantity("standardized_loss")
 STANDARDIZED_GRADIENT_NORM: Final = quantity("standardized_gradient_norm")
 UNSTANDARDIZED_GRADIENT_NORM: Final = quantity("unstandardized_gradient_norm")

@@ -26,10 +26,12 @@ ALL = {
 THRESHOLDS = {name: each for name, each in ALL.items() if isinstance(each, Threshold)}
 
 
-def test_every_rule_has_a_file_of_its_name() -> None:
-    assert {path.stem.replace("_", "-") for path in FOLDER.glob("[!_]*.py")} == RULES.keys()
+def test_every_rule_has_a_file_or_a_folder_of_its_name() -> None:
+    files = [*FOLDER.glob("[!_]*.py"), *(path.parent for path in FOLDER.glob("*/__init__.py"))]
+    assert {path.stem.replace("_", "-") for path in files} == RULES.keys()
     for name, functions in RULES.items():
-        assert {each.judge.__module__ for each in functions} == {f"{rules.__name__}.{name.replace('-', '_')}"}
+        module = f"{rules.__name__}.{name.replace('-', '_')}"
+        assert all(f"{each.judge.__module__}.".startswith(f"{module}.") for each in functions)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -58,7 +60,7 @@ def test_comparisons_in_rules_have_names() -> None:
     """Numbers that are no counts (0 to 3) are thresholds or conditions, not literals in a comparison."""
     literals = [
         f"{path.name}:{node.lineno} compares with {number.value}"
-        for path in FOLDER.glob("[!_]*.py")
+        for path in FOLDER.glob("**/[!_]*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Compare)
         for side in (node.left, *node.comparators)

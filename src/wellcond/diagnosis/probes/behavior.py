@@ -16,6 +16,8 @@ from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.noise import Noise, noise
 from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
+from wellcond.diagnosis.probes.reach import Reach, reach
+from wellcond.diagnosis.probes.sight import Sight, sight
 from wellcond.diagnosis.probes.similarities import mixed_similarities
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
@@ -40,6 +42,8 @@ class Behavior:
         linearity: Which stretches between layers are affine on this data.
         noise: Which values are set to zero at random, in training and in evaluation mode.
         zero_factors: Which gradients stay zero in a model with parameters of zeros; None if none do.
+        sight: What the loss sees of the outputs; None if it takes no other outputs than the model's.
+        reach: Which outputs the model can give, and the lowest loss of these; None if they have no bound.
         failures: What could not be probed, and why.
     """
 
@@ -52,6 +56,8 @@ class Behavior:
     linearity: Linearity | None = None
     noise: Noise | None = None
     zero_factors: ZeroFactors | None = None
+    sight: Sight | None = None
+    reach: Reach | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
     @property
@@ -85,6 +91,11 @@ class Behavior:
             for layer, curvature in self.linearity.before.items():
                 if math.isfinite(curvature):
                     yield Row(step, layer, q.CURVATURE_BEFORE, curvature, "")
+        if self.sight is not None:
+            yield Row(step, "", q.LEAST_LOSS, self.sight.least, "")
+            yield Row(step, "", q.ZERO_OUTPUT_LOSS, self.sight.at_zero, "")
+        if self.reach is not None:
+            yield Row(step, "", q.LEAST_REACHABLE_LOSS, self.reach.least, "")
 
 
 class Probe(NamedTuple):
@@ -121,6 +132,8 @@ PROBES: dict[str, Probe] = {
         lambda problem: bool(zeros_among(problem.params)),
         "a weight is all zero",
     ),
+    "sight": Probe("what the loss sees of the outputs", sight, 0.0),
+    "reach": Probe("which outputs the model can give", reach, 1.0),
 }
 """By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is
 read from the pass of the memory."""

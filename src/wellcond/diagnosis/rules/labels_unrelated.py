@@ -20,7 +20,7 @@ CHANCE = Threshold(
     origin="chance exceeds it once in 30,000 probes; data sets of the benchmarks have 5 to 230",
 )  # fmt: skip
 EXAMPLES = Threshold(
-    "examples",
+    "examples, or twice those that are not of the commonest class",
     128,
     256,
     origin="with fewer, the probes do not see the relation of the smallest data sets of the benchmarks",
@@ -40,18 +40,19 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
     """Inputs that do not predict the targets: neither neighbors nor a fit do better than chance.
 
     Three leave-one-out probes, by the nearest neighbor, a linear and a smooth fit, lie within four standard deviations
-    of shuffled targets, for at least 128 examples (256: severe). The inputs must have structure beyond the
-    Marchenko-Pastur edge, or, for targets that are numbers, at least 16 examples per feature, with which a smooth fit
-    has power. Of sequences of tokens with a label for every position, it is compared how often each token and each
-    label occurs in a sequence. Not reported for labels of whole sequences of tokens, which may depend on their order
-    alone, for classes of noise, and if the network has learned something.
+    of shuffled targets, for at least 128 examples (256: severe); if one class has more than half of them, the others
+    count twice. The inputs must have structure beyond the Marchenko-Pastur edge, or, for targets that are numbers, at
+    least 16 examples per feature, with which a smooth fit has power. Of sequences of tokens with a label for every
+    position, it is compared how often each token and each label occurs in a sequence. Not reported for labels of whole
+    sequences of tokens, which may depend on their order alone, for classes of noise, and if the network has learned
+    something.
     """
     trial = evidence.trial
     relation = None if trial is None else trial.relation or trial.token_relation
     if trial is None or relation is None or trial.has_learned:
         return
     is_dense = relation.is_regression and relation.examples >= max(EXAMPLES.severe, PER_FEATURE.at * relation.features)
-    has_power = relation.examples >= EXAMPLES.warn and (relation.structure >= STRUCTURE.at or is_dense)
+    has_power = relation.effective >= EXAMPLES.warn and (relation.structure >= STRUCTURE.at or is_dense)
     is_slow = relation.slow is not None and relation.slow.rest > SLOW.at
     if not has_power or relation.best > CHANCE.severe or is_slow:
         return
@@ -59,7 +60,7 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         rule="labels-unrelated",
-        severity="severe" if relation.examples >= EXAMPLES.severe else "warning",
+        severity="severe" if relation.effective >= EXAMPLES.severe else "warning",
         basis="measured",
         summary=f"over {relation.examples} examples the inputs do not predict the targets: the nearest neighbor's "
         f"target is {number(relation.neighbor)}, a linear fit {number(relation.linear)} and a smooth fit "

@@ -1,0 +1,186 @@
+"""What the loss sees of the outputs: their scale, their sign, and which target belongs to which example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wellcond.diagnosis.probes.exchanged import ExchangedOutputs, rms
+from wellcond.diagnosis.probes.subject import Subject, relative_change
+from wellcond.network.calling import tensors_in
+
+FAR, FARTHER = 3.0, 10.0
+"""Multiples of the best outputs, and of their opposite, at which the loss shows whether it has a bound."""
+FLAT = 0.25
+"""Change of the loss between the two, over its range, below which it has a bound; without one it changes by twice the
+range."""
+FALLS = 0.05
+"""Fall of the loss between the two, over its range, from which on it falls for ever."""
+SAME = 1e-4
+"""Change of the loss, relative to it, that may be rounding."""
+OF_ITS_OWN = 0.01
+"""Relative change of the gradient by an example's outputs that other examples may cause, if it is its own."""
+SURE = 20.0
+"""Logit of the right class; the others are zero."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the loss of a few examples sees.
+
+    Attributes:
+        least: Lowest loss that any outputs have; NaN if it falls for ever.
+        at_zero: Loss of outputs that are all zero, or of random ones if it has none there.
+        is_bounded: Whether it comes to rest both for ever better outputs and for ever worse ones.
+        is_by_example: Whether the gradient by one example's outputs depends on no other's.
+        has_penalty: Whether it depends on parameters in another way than through the outputs.
+        is_unpaired: Whether it stays the same if the targets are given to other examples, though it uses them.
+        ignores_targets: Whether it stays the same whatever the targets are.
+        is_crossed: Whether the outputs of the first example are compared with another one's target, not with its own.
+        is_even: Whether it stays the same if all outputs change their sign.
+        ignores_negative: Whether it depends on no output below zero, but on others.
+        shifts: Dimensions along which the same number may be added to all outputs: that of a softmax.
+        at_labels: Loss of large outputs for the right classes; NaN if targets are not classes.
+    """
+
+    least: float
+    at_zero: float
+    is_bounded: bool
+    is_by_example: bool
+    has_penalty: bool
+    is_unpaired: bool
+    ignores_targets: bool
+    is_crossed: bool
+    is_even: bool
+    ignores_negative: bool
+    shifts: tuple[int, ...]
+    at_labels: float
+
+    @property
+    def floor(self) -> float:
+        """Lowest loss over that of outputs that are all zero; NaN if either is not positive."""
+        return self.least / self.at_zero if self.least >= 0 and self.at_zero > 0 else math.nan
+
+
+def sight(subject: Subject) -> Sight | None:
+    """Evaluate the loss at other outputs than the model's, without a pass through the model.
+
+    Returns:
+        None if the loss takes no other outputs.
+    """
+    exchanged = ExchangedOutputs.of(subject)
+    lowest = None if exchanged is None else exchanged.lowest()
+    if exchanged is None or lowest is None:
+        return None
+    draw = torch.Generator().manual_seed(0)
+    outputs = _varied(exchanged, draw)
+    value = exchanged.loss(outputs)
+    tolerance = SAME * max(abs(value), 1e-6)
+
+    def are_same(losses: list[float]) -> bool:
+        return bool(losses) and all(abs(each - value) <= tolerance for each in losses)
+
+    moved, same = list(_with_moved_targets(exchanged, outputs)), list(_with_one_target(exchanged, outputs))
+    slopes = exchanged.gradient(outputs)
+    at_zero = exchanged.loss(torch.zeros_like(outputs))
+    at_zero = at_zero if math.isfinite(at_zero) else value
+    least, is_bounded = _ends(exchanged, *lowest, at_zero)
+    with torch.enable_grad():
+        has_penalty = exchanged.with_graph(exchanged.outputs).requires_grad
+    labels = _sure(exchanged)
+    is_by_example = _is_by_example(exchanged, outputs)
+    is_unpaired = are_same(moved) and not are_same(same)
+    return Sight(
+        least=least,
+        at_zero=at_zero,
+        is_bounded=is_bounded,
+        is_by_example=is_by_example,
+        has_penalty=has_penalty,
+        is_unpaired=is_unpaired,
+        ignores_targets=are_same(moved) and are_same(same),
+        is_crossed=is_by_example and not is_unpaired and _is_crossed(exchanged, outputs),
+        is_even=are_same([exchanged.loss(-outputs)]),
+        ignores_negative=slopes is not None and _is_zero_below(outputs, slopes),
+        shifts=tuple(dim for dim, shifted in _shifted(outputs, draw) if are_same([exchanged.loss(shifted)])),
+        at_labels=math.nan if labels is None else exchanged.loss(labels),
+    )
+
+
+def _varied(exchanged: ExchangedOutputs, draw: torch.Generator) -> Tensor:
+    """Outputs that differ between all examples: random ones, or the model's own if the loss takes no others."""
+    outputs = exchanged.outputs
+    noise = max(1.0, rms(outputs)) * torch.randn(outputs.shape, generator=draw).to(outputs)
+    return noise if math.isfinite(exchanged.loss(noise)) else outputs
+
+
+def _ends(exchanged: ExchangedOutputs, best: Tensor, least: float, at_zero: float) -> tuple[float, bool]:
+    """The lowest loss at the best outputs or far beyond, NaN if it falls for ever; and whether it has a bound."""
+    ahead, opposite = ([exchanged.loss(sign * by * best) for by in (FAR, FARTHER)] for sign in (1, -1))
+    size = max(abs(at_zero - least), abs(opposite[0] - least), 1e-12)
+    is_flat = max(abs(ahead[1] - ahead[0]), abs(ahead[0] - least), abs(opposite[1] - opposite[0])) <= FLAT * size
+    return math.nan if ahead[1] < ahead[0] - FALLS * size else min(least, *ahead), is_flat
+
+
+def _with_moved_targets(exchanged: ExchangedOutputs, outputs: Tensor) -> Iterator[float]:
+    """The loss if every example has the target of another one; none where targets are all the same."""
+    tensors = tensors_in(exchanged.targets)
+    for by in sorted({1, len(outputs) // 3, len(outputs) // 2} - {0}):
+        if any(bool((t != t.roll(by, 0)).any()) for t in tensors):
+            yield exchanged.loss(outputs, exchanged.exchanged_targets(lambda t, by=by: t.roll(by, 0)))  # type: ignore[misc]
+
+
+def _with_one_target(exchanged: ExchangedOutputs, outputs: Tensor) -> Iterator[float]:
+    """The loss if all examples have the first target, that in the middle, or the last."""
+    for index in (0, len(outputs) // 2, len(outputs) - 1):
+        repeated = exchanged.exchanged_targets(lambda t, index=index: t[index : index + 1].expand_as(t).contiguous())  # type: ignore[misc]
+        yield exchanged.loss(outputs, repeated)
+
+
+def _is_by_example(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
+    half = len(outputs) // 2
+    first, second = map(exchanged.gradient, (outputs, torch.cat([outputs[:half], -outputs[half:].flip(0)])))
+    if first is None or second is None:
+        return False
+    return relative_change(first[:half], second[:half]) <= OF_ITS_OWN
+
+
+def _is_crossed(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
+    """Whether another target for the first example changes the gradients of others, but not its own."""
+    targets = exchanged.targets
+    if not isinstance(targets, Tensor) or targets.numel() != len(outputs):
+        return False
+    others = targets.clone()
+    others[0] = next((target for target in targets if bool((target != targets[0]).any())), targets[0])
+    before, after = exchanged.gradient(outputs), ExchangedOutputs(exchanged.problem, outputs, others).gradient(outputs)
+    if before is None or after is None:
+        return False
+    change = (after - before).flatten(1).norm(dim=1) if outputs.dim() > 1 else (after - before).abs()
+    return float(change[0]) <= SAME * float(change.max()) and bool(change.any())
+
+
+def _is_zero_below(outputs: Tensor, slopes: Tensor) -> bool:
+    is_below = outputs < 0
+    return bool(is_below.any()) and not bool(slopes[is_below].any()) and bool(slopes[~is_below].any())
+
+
+def _shifted(outputs: Tensor, draw: torch.Generator) -> Iterator[tuple[int, Tensor]]:
+    """For every dimension, outputs with a random number added to all along it."""
+    for dim, size in enumerate(outputs.shape):
+        shape = [1 if each == dim else other for each, other in enumerate(outputs.shape)]
+        if size > 1:
+            yield dim, outputs + torch.randn(shape, generator=draw).to(outputs)
+
+
+def _sure(exchanged: ExchangedOutputs) -> Tensor | None:
+    """Logits that are sure of the right class, if each example has one and there are outputs for each."""
+    outputs, targets = exchanged.outputs, exchanged.targets
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or outputs.dim() != 2:
+        return None
+    index, classes = targets.reshape(-1).long(), outputs.shape[1]
+    if len(index) != len(outputs) or classes < 2 or bool(((index < 0) | (index >= classes)).any()):
+        return None
+    return SURE * torch.nn.functional.one_hot(index, classes).to(outputs)

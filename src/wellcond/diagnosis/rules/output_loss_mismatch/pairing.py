@@ -1,0 +1,73 @@
+"""Losses that compare outputs with the targets of other examples, or with none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.rules.output_loss_mismatch.mismatch import mismatch, seen_by_loss
+from wellcond.diagnosis.threshold import Condition
+
+PREDICTS = Condition(
+    "the best of three probes of the data, in standard deviations of shuffled targets", 8.0,
+    origin="chance exceeds 4 once in 30,000 probes; only inputs that predict targets need to be compared with them",
+)  # fmt: skip
+
+
+@rule("output-loss-mismatch")
+def unpaired(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that stays the same if the targets are given to other examples, although the inputs predict them.
+
+    It compares every output with all targets, as `(N,) − (N, 1)` does, or a mean over the batch with another. Distances
+    between two sets of samples, as a generator's, are like that by design: there the inputs predict nothing. A loss
+    that uses no targets at all is severe if it is a likelihood or a squared error, and a warning if it is another,
+    unless examples are compared with each other, as in contrastive losses.
+    """
+    known = seen_by_loss(evidence)
+    relation = None if evidence.trial is None else evidence.trial.relation
+    if known is None or relation is None or not relation.best > PREDICTS.at:
+        return
+    inspection, output, sight = known
+    if sight.is_unpaired:
+        yield mismatch(
+            inspection,
+            output,
+            f"the loss is the same if the targets of a batch are given to other examples: outputs of shape "
+            f"{list(output.shape)} are not compared each with its own target, of shape "
+            f"{list(output.target_shape or ())}.",
+            "A constant is the best answer to such a loss: either shapes are broadcast to one number for each pair of "
+            "examples, or a mean over the batch is taken before the comparison.",
+            "# compare outputs and targets of one shape, and take the mean after that",
+            layer="",
+        )
+    elif sight.ignores_targets and sight.is_by_example:
+        yield mismatch(
+            inspection,
+            output,
+            "the loss is the same whatever the targets are, although the inputs predict them.",
+            "What the loss does not depend on is not learned.",
+            "# use the targets in the loss",
+            severity="warning" if output.loss_kind == "other" else "severe",
+            layer="",
+        )
+
+
+@rule("output-loss-mismatch")
+def crossed(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that compares an example's outputs with the target of another: one of the two is reordered inside it.
+
+    Another target for the first example changes the gradients by other examples' outputs, and not by its own.
+    """
+    if (known := seen_by_loss(evidence)) is None or not known[2].is_crossed:
+        return
+    inspection, output, _ = known
+    yield mismatch(
+        inspection,
+        output,
+        "the loss compares the outputs of an example with the target of another one: it reorders one of the two.",
+        "Targets in another order than the inputs cannot be learned from them.",
+        "# keep outputs and targets in one order: no flip, sort or shuffle of one of them",
+        layer="",
+    )

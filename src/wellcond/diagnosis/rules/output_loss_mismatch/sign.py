@@ -1,0 +1,92 @@
+"""Losses that do not see the sign of the outputs, or reward wrong ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.reading import outputs_of
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.rules.output_loss_mismatch.mismatch import mismatch, seen_by_loss
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.remedies.loss_code import wrapped_loss
+from wellcond.results import number
+
+REWARD = Threshold(
+    "(loss of perfect outputs − that of the best constant) / that of the best constant", math.nan, 0.1,
+    origin="perfect outputs have the lowest loss of all",
+)  # fmt: skip
+SOME_NATS = Condition(
+    "nats", 0.3, origin="what confident logits may cost beyond the best constant if labels hardly vary"
+)
+
+NEGATIVE = Condition(
+    "share of outputs, or targets, below zero", 0.05, origin="one in twenty is no rounding, and no exception"
+)
+
+
+@rule("output-loss-mismatch")
+def ignores_sign(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that stays the same if outputs change their sign, or does not depend on those below zero.
+
+    It takes |f|, f² or a ReLU of the outputs. Severe if targets that are numbers are below zero, and for a loss that
+    does not see the outputs below zero which the model has.
+    """
+    if (known := seen_by_loss(evidence)) is None or not known[2].is_by_example or known[2].ignores_targets:
+        return
+    inspection, output, sight = known
+    targets, outputs = inspection.targets, inspection.outputs
+    is_compared = len(targets) == 1 and not targets[0].is_index and output.shape == output.target_shape
+    if sight.is_even and is_compared and output.low_target < -NEGATIVE.at * output.high_target < 0:
+        yield mismatch(
+            inspection,
+            output,
+            f"the loss is the same if all outputs change their sign, but targets go from {number(output.low_target)} "
+            f"to {number(output.high_target)}.",
+            "The absolute value or the square of an output never comes near a negative target.",
+            "# compare the outputs themselves with the targets, without abs() or a square",
+            layer="",
+        )
+    elif sight.ignores_negative and len(outputs) == 1 and output.low < -NEGATIVE.at * abs(output.high):
+        yield mismatch(
+            inspection,
+            output,
+            f"the loss does not depend on outputs below zero, and the model's go from {number(output.low)} to "
+            f"{number(output.high)}.",
+            "A ReLU or a clamp inside the loss has no gradient there: what is below zero stays there.",
+            "# leave out the ReLU or the clamp of the outputs inside the loss",
+            layer="",
+        )
+
+
+@rule("output-loss-mismatch")
+def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that is larger for perfect outputs than for a constant: its sign is wrong.
+
+    It falls for ever, or below zero, where a loss of distances, whose right class has the lowest output, does not. One
+    that has another reason to be large for perfect outputs is not reported here.
+    """
+    if (both := outputs_of(evidence)) is None:
+        return
+    inspection, output = both
+    sight = None if evidence.behavior is None else evidence.behavior.sight
+    if sight is not None and (sight.is_even or sight.is_crossed or sight.ignores_targets or sight.least >= 0):
+        return
+    perfect, constant = output.perfect_loss, output.uninformed_loss
+    if perfect is None or constant is None or output.reshaped_loss is not None:
+        return
+    if output.loss_kind not in ("cross-entropy", "bce-logits", "squared"):  # perfect outputs of others are not known
+        return
+    margin = REWARD.severe * abs(constant) + (1e-6 if output.loss_kind == "squared" else SOME_NATS.at)
+    if perfect > constant + margin:
+        yield mismatch(
+            inspection,
+            output,
+            f"the loss of perfect outputs, {number(perfect)}, exceeds that of the best constant, {number(constant)}.",
+            "Minimizing it makes the outputs worse: is there a minus sign too many, or one missing?",
+            wrapped_loss("reward", "-reward(outputs, targets)"),
+            layer="",
+            loss_of_right_outputs=perfect,
+        )
