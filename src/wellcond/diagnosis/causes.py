@@ -40,6 +40,7 @@ KINDS: dict[str, Kind] = {
     "dropout-too-strong": "fault",
     "dropout-in-eval": "fault",
     "optimizer-setting": "fault",
+    "lost-updates": "fault",
     # scales
     "unscaled-input": "scale",
     "unscaled-target": "scale",
@@ -127,6 +128,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "vanishing-gradient", "activation-drift", "rank-collapse", "dying-neurons", "learning-rate-too-low",
         "loss-not-decreasing",
     ),
+    "lost-updates": ("learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
     "dropout-too-strong": ("diverging", "learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
     # scales
     "unscaled-input": ("bad-initialisation", "constant-feature", *_OF_A_WRONG_SCALE),

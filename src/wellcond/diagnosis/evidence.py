@@ -152,6 +152,7 @@ def _trial_numbers(trial: Trial) -> Iterator[tuple[str, float, str]]:
         yield q.TRIAL_FALL, fall, ""
         yield q.TRIAL_FALL_ERROR, error, ""
         yield q.TRIAL_SPIKE, trial.spike, ""
+        yield q.LOST_UPDATES, trial.own.lost, ""
     finished = [each for each in trial.others if each.loss == each.loss]
     if finished:
         best = min(finished, key=lambda each: each.loss)

@@ -47,6 +47,8 @@ class Attempt:
         run: Losses of its steps.
         early: Loss of each batch after the number of steps that all attempts have taken; NaN if it is not finite.
         after: Loss of each batch at the end of the run.
+        lost: Share of the weights with a gradient that are as they were after the first steps, because each step was
+            below their precision; NaN if it was not counted.
     """
 
     factor: float
@@ -54,6 +56,7 @@ class Attempt:
     run: Run
     early: tuple[float, ...]
     after: tuple[float, ...]
+    lost: float = math.nan
 
     @property
     def loss(self) -> float:

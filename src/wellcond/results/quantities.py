@@ -305,6 +305,8 @@ LEAST_REACHABLE_LOSS: Final = quantity("least_reachable_loss")
 STANDARDIZED_LOSS: Final = quantity("standardized_loss")
 STANDARDIZED_GRADIENT_NORM: Final = quantity("standardized_gradient_norm")
 UNSTANDARDIZED_GRADIENT_NORM: Final = quantity("unstandardized_gradient_norm")
+LOST_UPDATES: Final = quantity("lost_updates")
+"""Share of the weights with a gradient that the trial's first steps leave as they were."""
 TRIAL_LOSS: Final = quantity("trial_loss")
 TRIAL_CONSTANT_LOSS: Final = quantity("trial_constant_loss")
 TRIAL_TRAINS: Final = quantity("trial_trains")

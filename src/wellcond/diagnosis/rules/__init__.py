@@ -21,6 +21,7 @@ from wellcond.diagnosis.rules import (  # noqa: F401
     learning_rate_too_high,
     learning_rate_too_low,
     loss_not_decreasing,
+    lost_updates,
     mixed_examples,
     model_fails,
     no_gradient,

@@ -1,0 +1,63 @@
+"""lost-updates: steps that are smaller than the precision of the weights.
+
+Wrong: `model.to(torch.bfloat16)` and AdamW at 1e-5. Right: float32 weights, and `torch.autocast` for the passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.network.calling import dtype_name
+from wellcond.results import number
+from wellcond.results.quantities import LOST_UPDATES
+from wellcond.training.optimizers import peak_lr
+
+LOST = Threshold(
+    "share of the weights with a gradient that ten steps or more leave as they were", 0.5, 0.5,
+    origin="perceptrons that train have less than 0.001 in float32 and 0.1 in bfloat16; at rates that are rounded away "
+    "0.8 to 1",
+)  # fmt: skip
+
+WARM_UP = Condition(
+    "highest rate of a schedule / rate", 2.0, origin="at its end a warm-up has a multiple of its first rate"
+)
+
+
+@rule("lost-updates", quantity=LOST_UPDATES)
+def lost_updates(evidence: Evidence) -> Iterator[Finding]:
+    """Most weights are the same after the first steps of the trial, although each has a gradient.
+
+    A step below half a unit in the last place, 2⁻⁹ of a weight in bfloat16, 2⁻¹² in float16 and 2⁻²⁵ in float32, is
+    rounded away. Severe from half of the weights, if the trial does not show that the network trains; otherwise a
+    warning. Not reported at the beginning of a warm-up. In float32 it is reported only if no higher rate trains: if one
+    does, the rate is too low.
+    """
+    trial = evidence.trial
+    own = None if trial is None else trial.own
+    if trial is None or own is None or not LOST.is_warning(own.lost) or trial.has_learned:
+        return
+    if evidence.optimizer is None or max(map(peak_lr, evidence.optimizer.param_groups)) > WARM_UP.at * own.lr:
+        return  # the schedule comes to higher rates
+    dtype = evidence.problem.dtype
+    is_half = dtype in (torch.bfloat16, torch.float16)
+    if not is_half and any(each.factor > 1 and trial.outcome(each) in ("learns", "falls") for each in trial.others):
+        return
+    yield Finding(
+        rule="lost-updates",
+        severity="severe" if not trial.trains else "warning",
+        basis="tried",
+        summary=f"at lr {number(own.lr)} the first steps leave {own.lost:.0%} of the weights as they were, although "
+        f"they have a gradient: the steps are smaller than the precision of {dtype_name(dtype)}.",
+        evidence={"share of weights that stay": own.lost, "lr": own.lr, "dtype": dtype_name(dtype)},
+        reason="A step below half a unit in the last place of a weight, 2⁻⁹ of it in bfloat16, is rounded to nothing, "
+        "however many are taken.",
+        remedy=f"model.float()  # then recreate the optimizer; torch.autocast keeps the passes in {dtype_name(dtype)}"
+        if is_half
+        else "# use a larger learning rate, or smaller weights",
+    )
