@@ -36,7 +36,7 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
-from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
+from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of, scheduled_lr
 
 
 class Limits(TypedDict):
@@ -107,7 +107,8 @@ def diagnose(
     check_known((*ignore, *(select or ())))
     check_budget(budget)
     check_is_problem(problem)
-    optimizer = optimizer_of(problem, scheduler if optimizer is None else optimizer)
+    passed = optimizer
+    optimizer = optimizer_of(problem, scheduler if passed is None else passed)
     batch_size = _first_batch_size(problem)
     with own_arithmetic():
         chosen = chosen_layers(problem.model, layers)
@@ -137,7 +138,8 @@ def diagnose(
             problem, allowed, progress, lambda evidence: None if on_part is None else on_part(so_far(evidence))
         )
         only = None if layers is None else tuple(chosen)
-        evidence = Evidence(problem, optimizer, weights=weight_norms(problem), only=only)
+        highest = scheduled_lr(scheduler or passed)
+        evidence = Evidence(problem, optimizer, weights=weight_norms(problem), only=only, scheduled_lr=highest)
         evidence = _inspected(evidence, parts)
         evidence = _probed(evidence, parts)
         evidence = _with_layers(evidence, layers, parts, so_far)

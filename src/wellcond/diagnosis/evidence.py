@@ -24,6 +24,7 @@ from wellcond.problem.problem import Problem
 from wellcond.results import Result, Row
 from wellcond.results import quantities as q
 from wellcond.results.text import WHOLE_MODEL, text_table
+from wellcond.training.optimizers import peak_lr
 
 VARIANTS = {
     "no weight decay": q.TRIAL_UNDECAYED_LOSS,
@@ -51,6 +52,7 @@ class Evidence(Result):
         trace: Trace of the Hessian.
         weights: ‖θ‖ by layer.
         only: Names of the layers that are listed; None for all.
+        scheduled_lr: Highest rate that the schedule which was passed comes to; 0 without one.
     """
 
     problem: Problem = field(repr=False)
@@ -66,6 +68,13 @@ class Evidence(Result):
     trace: Trace | None = None
     weights: dict[str, float] = field(default_factory=dict)
     only: tuple[str, ...] | None = None
+    scheduled_lr: float = 0.0
+
+    @property
+    def highest_lr(self) -> float:
+        """The highest rate that the optimizer's groups, or the schedule, are known to come to."""
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        return max([self.scheduled_lr, *map(peak_lr, groups)])
 
     def dead_units(self, signal: Signal) -> Tensor:
         """(units,), whether each ReLU of a signal is dead: over all data if that was measured, else as inspected."""

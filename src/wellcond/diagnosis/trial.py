@@ -190,7 +190,7 @@ class _Attempts:
             others = self.lower(known, own)
         elif not known.has_learned and not known.fall(own)[0] > 0.5:
             others = self.higher(known)
-            if known.trains is False and not any(known.outcome(each) in FALLING for each in others):
+            if not known.trains and not any(known.outcome(each) in FALLING for each in others):
                 others += self.lower(known, own)
         return own, others, self.variants(known)
 

@@ -66,3 +66,17 @@ def _optimizers_in(passed: Any) -> Iterator[Optimizer]:
         raise TypeError(f"optimizer is the number {passed}. {WRITE}, or name the argument that it is for.")
     elif passed is not None:
         raise TypeError(f"optimizer is {passed!r:.40}, a {type(passed).__name__}. {WRITE}.")
+
+
+def scheduled_lr(scheduler: Any) -> float:
+    """The highest rate that a schedule is known to come to: a cycle's, a one-cycle's, or that of a warm-up's end.
+
+    Example:
+        >>> import torch
+        >>> sgd = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+        >>> scheduled_lr(torch.optim.lr_scheduler.CyclicLR(sgd, base_lr=1e-5, max_lr=0.05))
+        0.05
+    """
+    inside = getattr(scheduler, "_schedulers", ())  # of a chain or a sequence
+    own = [*getattr(scheduler, "max_lrs", ()), *getattr(scheduler, "base_lrs", ())]
+    return max([*map(float, own), *map(scheduled_lr, inside)], default=0.0)

@@ -111,10 +111,17 @@ def sight(subject: Subject) -> Sight | None:
 
 
 def _varied(exchanged: ExchangedOutputs, draw: torch.Generator) -> Tensor:
-    """Outputs that differ between all examples: random ones, or the model's own if the loss takes no others."""
-    outputs = exchanged.outputs
-    noise = max(1.0, rms(outputs)) * torch.randn(outputs.shape, generator=draw).to(outputs)
-    return noise if math.isfinite(exchanged.loss(noise)) else outputs
+    """Outputs that differ between all examples: random ones, or the model's own if the loss takes no others.
+
+    They vary as targets that are numbers do, since the loss would not see much smaller or larger ones.
+    """
+    outputs, targets = exchanged.outputs, exchanged.targets
+    noise = torch.randn(outputs.shape, generator=draw).to(outputs)
+    if isinstance(targets, Tensor) and targets.is_floating_point() and targets.numel() == outputs.numel():
+        varied = targets.mean() + max(float(targets.std()), 1e-6) * noise
+    else:
+        varied = max(1.0, rms(outputs)) * noise
+    return varied if math.isfinite(exchanged.loss(varied)) else outputs
 
 
 def _ends(exchanged: ExchangedOutputs, best: Tensor, least: float, at_zero: float) -> tuple[float, bool]:
@@ -172,7 +179,7 @@ def _shifted(outputs: Tensor, draw: torch.Generator) -> Iterator[tuple[int, Tens
     for dim, size in enumerate(outputs.shape):
         shape = [1 if each == dim else other for each, other in enumerate(outputs.shape)]
         if size > 1:
-            yield dim, outputs + torch.randn(shape, generator=draw).to(outputs)
+            yield dim, outputs + rms(outputs) * torch.randn(shape, generator=draw).to(outputs)
 
 
 def _sure(exchanged: ExchangedOutputs) -> Tensor | None:

@@ -14,7 +14,7 @@ from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR, TRAINING_LOSS
-from wellcond.training.optimizers import current_lr, peak_lr
+from wellcond.training.optimizers import current_lr
 
 STEPS = Threshold(
     "steps to fall by a tenth, at the speed of the trial", 1500.0, 5000.0,
@@ -53,7 +53,7 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     does not rise. Or a hundred times the rate is at least 30 times as fast (severe: 60), nearly in proportion, and the
     network stays above a constant while 800 steps at its own speed would not take it as far as twenty there (a
     warning: 500). Fine-tuning rates, at which a hundredfold rate diverges, are not reported; nor is a rate whose
-    schedule comes to the faster ones (`initial_lr` and `max_lr` of its groups).
+    schedule comes to the faster ones (`initial_lr` and `max_lr` of its groups, or `diagnose(..., scheduler=)`).
     """
     trial = evidence.trial
     if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0:
@@ -69,7 +69,7 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     ]
     if len(faster) < 2:
         return
-    if max(map(peak_lr, evidence.optimizer.param_groups)) >= min(each.lr for each in faster):
+    if evidence.highest_lr >= min(each.lr for each in faster):
         return  # a warm-up, a one-cycle or a decay: the schedule has such rates itself
     steps = 0.1 * len(own.run.losses) / fall
     limit = evidence.max_lr.value if evidence.max_lr is not None else math.inf

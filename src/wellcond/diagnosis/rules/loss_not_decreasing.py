@@ -38,11 +38,11 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     """The loss does not get below a constant prediction's, and neither does that of eight examples trained with Adam.
 
     Severe if Adam, at the better of two rates, gets eight examples in 53 steps no further than 5 % below a constant,
-    and the network's own run ends no lower than 3 % below a constant. A warning if its own run alone stands still: it
-    moves by less than 0.5 % and less than its standard error; or if it and all other rates that were tried, two at
-    least, end no lower than 3 % below a constant although a probe of the data, by the nearest neighbor, a linear or a
-    smooth fit, predicts the targets 8 standard deviations better than chance: then neither the rate nor the labels are
-    to blame. A network that had learned before is not reported.
+    and the network's own run ends no lower than 3 % below a constant. Severe, too, if its own run and those at all
+    other rates that were tried, two at least, end no lower than 3 % below a constant although a probe of the data, by
+    the nearest neighbor, a linear or a smooth fit, predicts the targets 8 standard deviations better than chance: then
+    neither the rate nor the labels are to blame. A warning if its own run alone stands still: it moves by less than
+    0.5 % and less than its standard error. A network that had learned before is not reported.
     """
     trial = evidence.trial
     if trial is None or trial.has_learned:
@@ -77,11 +77,11 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         )
     yield Finding(
         rule="loss-not-decreasing",
-        severity="severe" if is_severe else "warning",
+        severity="severe" if is_severe or is_lost else "warning",
         basis="tried",
         summary=f"{'; '.join(clauses)}.",
         evidence=numbers,
-        reason="What the inputs tell of the targets is lost between them and the loss: rate and labels are ruled out."
+        reason=f"What the inputs tell of the targets is lost between them and the loss. {_ruled_out(evidence)}"
         if is_lost
         else "Any sound network can fit eight examples; one that cannot gets no gradient that distinguishes them.",
         remedy="# compare the order of examples and dimensions after each layer, and what the loss compares with what"
@@ -89,6 +89,18 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         else "# look at the model's forward, the loss and the labels: the rate is not what is wrong",
         rows=run_rows(trial, *(() if own is None else (own,))),
     )
+
+
+def _ruled_out(evidence: Evidence) -> str:
+    """What else the probes show not to be the cause, in a sentence."""
+    behavior = evidence.behavior
+    sight, mixing = (None, None) if behavior is None else (behavior.sight, behavior.mixing)
+    innocent = ["the rate", "the labels"]
+    if sight is not None and not (sight.is_unpaired or sight.ignores_targets or sight.is_crossed or sight.is_even):
+        innocent.append("the loss, which compares each output with its own target")
+    if mixing is not None and not mixing.layer:
+        innocent.append("other examples of the batch, which no output depends on")
+    return f"Ruled out: {'; '.join(innocent)}."
 
 
 def _is_lost(trial: Trial) -> bool:

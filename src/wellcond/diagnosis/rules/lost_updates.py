@@ -16,7 +16,6 @@ from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.network.calling import dtype_name
 from wellcond.results import number
 from wellcond.results.quantities import LOST_UPDATES
-from wellcond.training.optimizers import peak_lr
 
 LOST = Threshold(
     "share of the weights with a gradient that ten steps or more leave as they were", 0.5, 0.5,
@@ -42,7 +41,7 @@ def lost_updates(evidence: Evidence) -> Iterator[Finding]:
     own = None if trial is None else trial.own
     if trial is None or own is None or not LOST.is_warning(own.lost) or trial.has_learned:
         return
-    if evidence.optimizer is None or max(map(peak_lr, evidence.optimizer.param_groups)) > WARM_UP.at * own.lr:
+    if evidence.highest_lr > WARM_UP.at * own.lr:
         return  # the schedule comes to higher rates
     dtype = evidence.problem.dtype
     is_half = dtype in (torch.bfloat16, torch.float16)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.reading import is_embedding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
@@ -21,12 +23,15 @@ SIMILARITY = Threshold(
 )  # fmt: skip
 ENOUGH_EXAMPLES = Condition("examples", 32, origin="of a few examples all may be alike")
 
+HALF = Condition("RMS of the last layer's bias / RMS of its outputs", 0.5, origin="the larger part of the outputs")
+
 
 @rule("rank-collapse", quantity=VARIATION)
 def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     """A layer that maps all examples to nearly the same point, although the inputs differ.
 
-    The variation E‖h − E h‖²/E‖h‖² over at least 32 examples: severe below 1e-9, a warning below 1e-6.
+    The variation E‖h − E h‖²/E‖h‖² over at least 32 examples: severe below 1e-9, a warning below 1e-6. A bias of the
+    last layer that is the mean of the targets, and outweighs what varies, is intended.
     """
     inspection = evidence.inspection
     if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at:
@@ -36,6 +41,8 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
         s for s in inspection.weighted() if s.variation is not None and not is_embedding(s) and s.name not in zero
     ]
     for before, signal in itertools.pairwise(layers):
+        if signal is layers[-1] and _is_offset(inspection, signal):
+            continue
         variation = signal.variation or 0.0
         if SIMILARITY.is_warning(variation) and signal.rms > 0:
             yield Finding(
@@ -52,3 +59,9 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
                 treatment="he-init" if any(map(is_norm, evidence.problem.model.modules())) else "batchnorm",
             )
             return
+
+
+def _is_offset(inspection: Inspection, last: Signal) -> bool:
+    """Whether the outputs of the last layer are mostly its bias."""
+    biases = [w.rms for w in inspection.weights if w.layer == last.name and w.role == "bias"]
+    return max(biases, default=0.0) > HALF.at * last.rms
