@@ -85,7 +85,8 @@ def sight(subject: Subject) -> Sight | None:
         return bool(losses) and all(abs(each - value) <= tolerance for each in losses)
 
     moved, same = list(_with_moved_targets(exchanged, outputs)), list(_with_one_target(exchanged, outputs))
-    slopes = exchanged.gradient(outputs)
+    around_zero = outputs - outputs.mean()
+    slopes = exchanged.gradient(around_zero)
     at_zero = exchanged.loss(torch.zeros_like(outputs))
     at_zero = at_zero if math.isfinite(at_zero) else value
     least, is_bounded = _ends(exchanged, *lowest, at_zero)
@@ -104,7 +105,7 @@ def sight(subject: Subject) -> Sight | None:
         ignores_targets=are_same(moved) and are_same(same),
         is_crossed=is_by_example and not is_unpaired and _is_crossed(exchanged, outputs),
         is_even=are_same([exchanged.loss(-outputs)]),
-        ignores_negative=slopes is not None and _is_zero_below(outputs, slopes),
+        ignores_negative=slopes is not None and _is_zero_below(around_zero, slopes),
         shifts=tuple(dim for dim, shifted in _shifted(outputs, draw) if are_same([exchanged.loss(shifted)])),
         at_labels=math.nan if labels is None else exchanged.loss(labels),
     )
