@@ -42,6 +42,7 @@ class Sight:
         ignores_targets: Whether it stays the same whatever the targets are.
         is_crossed: Whether the outputs of the first example are compared with another one's target, not with its own.
         is_even: Whether it stays the same if all outputs change their sign.
+        ignores_scale: Whether it stays the same if all outputs are multiplied by one number.
         ignores_negative: Whether it depends on no output below zero, but on others.
         shifts: Dimensions along which the same number may be added to all outputs: that of a softmax.
         at_labels: Loss of large outputs for the right classes; NaN if targets are not classes.
@@ -56,6 +57,7 @@ class Sight:
     ignores_targets: bool
     is_crossed: bool
     is_even: bool
+    ignores_scale: bool
     ignores_negative: bool
     shifts: tuple[int, ...]
     at_labels: float
@@ -105,6 +107,7 @@ def sight(subject: Subject) -> Sight | None:
         ignores_targets=are_same(moved) and are_same(same),
         is_crossed=is_by_example and not is_unpaired and _is_crossed(exchanged, outputs),
         is_even=are_same([exchanged.loss(-outputs)]),
+        ignores_scale=are_same([exchanged.loss(FAR * outputs)]),
         ignores_negative=slopes is not None and _is_zero_below(around_zero, slopes),
         shifts=tuple(dim for dim, shifted in _shifted(outputs, draw) if are_same([exchanged.loss(shifted)])),
         at_labels=math.nan if labels is None else exchanged.loss(labels),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import fmean
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
@@ -104,7 +105,12 @@ def _ruled_out(evidence: Evidence) -> str:
 
 
 def _is_lost(trial: Trial) -> bool:
-    """Whether no rate that was tried learns anything, although the inputs predict the targets."""
+    """Whether no rate that was tried learns anything, although the inputs predict the targets.
+
+    A run that still falls by more than noise in its second half may only be slow.
+    """
+    if trial.own is None or trial.own.loss < ABOVE.at * fmean(trial.own.early):
+        return False
     if trial.relation is None or not trial.constant or trial.constant < 0 or len(trial.attempts) < TRIED.at:
         return False
     least = ABOVE.at * trial.constant

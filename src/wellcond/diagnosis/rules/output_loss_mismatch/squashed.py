@@ -88,13 +88,14 @@ def bounded_outputs(evidence: Evidence) -> Iterator[Finding]:
 
     Weights 3, 10 and 100 times as large show the range; single numbers, such as a temperature, are changed too. It
     is a fault if the lowest loss of outputs in this range leaves more than 15 % of the way from outputs of zero down to
-    the lowest loss of any outputs: cosines or normalized outputs before a cross-entropy, without a temperature.
+    the lowest loss of any outputs: cosines or normalized outputs before a cross-entropy, without a temperature. A
+    loss that takes the direction of the outputs alone needs no others.
     """
     known = seen_by_loss(evidence)
     reach = None if evidence.behavior is None else evidence.behavior.reach
     if known is None or reach is None or not known[2].is_by_example or not known[2].floor < 1:
         return
-    if any(True for _ in squashed_logits(evidence)):
+    if known[2].ignores_scale or any(True for _ in squashed_logits(evidence)):
         return
     inspection, output, sight = known
     share = (reach.least - sight.least) / (sight.at_zero - sight.least)
