@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.verdicts.data import Data
@@ -31,6 +32,7 @@ class Program:
             case, whose losses may differ, have it in common.
         before_step: What the script does in its loop before `optimizer.step()`.
         after_step: What it does after it.
+        scheduler: Of the optimizer's rates, which takes a step after each of the optimizer's.
     """
 
     model: nn.Module
@@ -40,6 +42,7 @@ class Program:
     score: Score
     before_step: Callable[[], object] = lambda: None
     after_step: Callable[[], object] = lambda: None
+    scheduler: LRScheduler | None = None
 
     def train(self, steps: int) -> None:
         """Take steps on the batches as they come; a step that raises, as one on NaN may, ends it."""
@@ -54,6 +57,8 @@ class Program:
                 self.before_step()
                 self.optimizer.step()
                 self.after_step()
+                if self.scheduler is not None:
+                    self.scheduler.step()
                 taken += 1
                 if taken == steps:
                     return

@@ -22,7 +22,7 @@ import wellcond as wc
 from benchmarks.timing import environment
 from benchmarks.verdicts.case import Case, Program
 from benchmarks.verdicts.cases import CASES
-from benchmarks.verdicts.repair_cases import REPAIRS
+from benchmarks.verdicts.repairs import REPAIRS
 from benchmarks.verdicts.verify import CLEARLY
 from wellcond.diagnosis.finding import Finding
 from wellcond.remedies.setup import AFTER_STEP, BEFORE_STEP
@@ -81,7 +81,8 @@ def _finding(program: Program, rules: Sequence[str]) -> Finding | None:
     """The first finding of one of these rules, or else the first that is more than a note."""
     torch.manual_seed(0)
     problem = wc.Problem(program.model, program.loss, program.loader)
-    findings = [each for each in wc.diagnose(problem, program.optimizer).findings if each.severity != "note"]
+    diagnosis = wc.diagnose(problem, program.optimizer, scheduler=program.scheduler)
+    findings = [each for each in diagnosis.findings if each.severity != "note"]
     return next((each for each in flat(findings) if each.rule in rules), next(iter(findings), None))
 
 
@@ -90,7 +91,7 @@ def _built(case: Case, pasted: Sequence[str]) -> Program:
     program = case.build(True)
     names: dict[str, Any] = {
         "model": program.model, "loss": program.loss, "loader": program.loader, "optimizer": program.optimizer,
-        "torch": torch, "nn": nn, "wc": wc,
+        "scheduler": program.scheduler, "torch": torch, "nn": nn, "wc": wc,
     }  # fmt: skip
     before, after = "", ""
     for lines in pasted:
@@ -101,7 +102,7 @@ def _built(case: Case, pasted: Sequence[str]) -> Program:
     score = program.score
     return replace(
         program,
-        **{name: names[name] for name in ("model", "loss", "loader", "optimizer")},
+        **{name: names[name] for name in ("model", "loss", "loader", "optimizer", "scheduler")},
         score=lambda model: score(names.get("predict", model)),
         before_step=lambda: exec(before, names),
         after_step=lambda: exec(after, names),
