@@ -12,7 +12,21 @@ from torch.optim import Optimizer
 
 from wellcond.optim.bnp import BNP
 from wellcond.remedies.rewired import own_name
-from wellcond.training.optimizers import configured_lr, largest_lr
+from wellcond.training.optimizers import configured_lr, largest_lr, peak_lr
+
+FOLLOWED = """\
+for new, old in zip(optimizer.param_groups, scheduler.optimizer.param_groups):
+    new.update({name: value for name, value in old.items() if name == "lr" or name not in new})
+for part in [scheduler, *getattr(scheduler, "_schedulers", [])]:
+    part.optimizer = optimizer"""
+"""The lines that put a new optimizer under the schedule of the old one, at the place that this has reached."""
+RESCALED = """\
+for group in optimizer.param_groups:
+    for name in {"lr", "initial_lr", "max_lr", "min_lr"} & group.keys():
+        group[name] *= factor
+for part in [scheduler, *getattr(scheduler, "_schedulers", [])]:
+    part.base_lrs = [factor * lr for lr in getattr(part, "base_lrs", [])]"""
+"""The lines that multiply all rates of a schedule."""
 
 
 def making(optimizer: Optimizer, model: nn.Module) -> str:
@@ -32,8 +46,7 @@ def making(optimizer: Optimizer, model: nn.Module) -> str:
             lr={lr},
         )
     """
-    is_scheduled = any("initial_lr" in group for group in optimizer.param_groups)
-    schedule = ["# make the scheduler again, too: it holds the old optimizer"] if is_scheduled else []
+    schedule = [FOLLOWED] if is_scheduled(optimizer) else []
     return "\n".join([_making(optimizer, model), *_bnp_lines(optimizer), *schedule])
 
 
@@ -70,8 +83,16 @@ def making_sgd(momentum: float) -> str:
     return f"optimizer = torch.optim.SGD(model.parameters(), lr={{lr}}{settings})"
 
 
+def is_scheduled(optimizer: Optimizer) -> bool:
+    """Whether a scheduler was made for it: torch's write down the rate that they begin from."""
+    return any("initial_lr" in group for group in optimizer.param_groups)
+
+
 def setting_rate(optimizer: Optimizer) -> str:
-    """The lines that set the largest rate; those of other groups stay in proportion to it."""
+    """The lines that set the largest rate; those of other groups, or of a schedule, stay in proportion to it."""
+    if is_scheduled(optimizer):
+        peak = max(map(peak_lr, optimizer.param_groups))
+        return f"factor = {{lr}} / {peak:g}  # for all rates of the schedule\n{RESCALED}"
     largest = largest_lr(optimizer)
     if len(optimizer.param_groups) == 1 or not largest:
         return 'optimizer.param_groups[0]["lr"] = {lr}'

@@ -16,7 +16,7 @@ from wellcond.network.isolation.copies import copied
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
-from wellcond.remedies.optimizer_code import making, making_sgd, setting_rate, with_own_rate
+from wellcond.remedies.optimizer_code import is_scheduled, making, making_sgd, setting_rate, with_own_rate
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, copy_for, unwrapped
 
 BeforeTraining = Callable[[nn.Module, Optimizer, int], None]
@@ -37,8 +37,8 @@ class Setup:
     """A network with its data, its loss and its optimizer, and the lines that change the user's into it.
 
     Lines may use these names, which the user's script has: `model`, before it is compiled or wrapped; `loss`, the loss
-    function, called as `loss(outputs, targets)`; `loader`, which iterates over the batches; `optimizer`; and `torch`,
-    `nn` (torch.nn) and `wc` (wellcond). They import or define everything else themselves.
+    function, called as `loss(outputs, targets)`; `loader`, which iterates over the batches; `optimizer`; `scheduler`,
+    if the optimizer has one; and `torch`, `nn` (torch.nn) and `wc` (wellcond). They import or define everything else themselves.
 
     Attributes:
         problem: Model, loss and data. The model is the user's own, or a changed copy of it.
@@ -94,7 +94,8 @@ class Setup:
         if self.optimizer is None:
             return self._code_with(making_sgd(self.momentum))
         if self.has_new_optimizer:
-            return self._code_with(making(self.optimizer, self.problem.model))
+            schedule = [setting_rate(self.optimizer)] if is_scheduled(self.optimizer) else []
+            return self._code_with(making(self.optimizer, self.problem.model), *schedule)
         return self._code_with(setting_rate(self.optimizer))
 
     @property
