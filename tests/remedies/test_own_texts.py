@@ -15,8 +15,9 @@ from torch.optim import SGD
 import wellcond as wc
 from wellcond.diagnosis import rules
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.runs import race_lr, set_lr
+from wellcond.diagnosis.runs import set_lr
 from wellcond.remedies.loss_code import wrapped_loss
+from wellcond.remedies.optimizer_code import race_lr
 
 FILES = sorted(Path(rules.__file__).parent.glob("[!_]*.py"))
 SCRIPT = {"model", "loss", "loader", "optimizer", "torch", "nn", "wc", *dir(builtins)}

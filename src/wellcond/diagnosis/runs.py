@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from torch.optim import Optimizer
-
 from wellcond.diagnosis.trial_result import Attempt, Trial
-from wellcond.problem.loss.outputs import own_loss
-from wellcond.problem.problem import Problem
-from wellcond.remedies.optimizer_code import setting_rate
 from wellcond.results import Row
 from wellcond.results.quantities import TRAINED_LR, TRAINING_LOSS
 
@@ -36,13 +31,6 @@ def run_rows(trial: Trial, *attempts: Attempt) -> tuple[Row, ...]:
         rows.append(Row(0, "", TRAINED_LR, attempt.lr, "lr"))
         rows += [Row(step, "", TRAINING_LOSS, loss, "") for step, loss in enumerate(attempt.run.losses, start=1)]
     return tuple(rows)
-
-
-def race_lr(problem: Problem, optimizer: Optimizer) -> str:
-    """The lines that race rates and set the one that wins, where a trial has not found a rate that is high enough."""
-    loss = "None" if problem.loss is own_loss else "loss"
-    race = f"rate = wc.suggest_lr(wc.Problem(model, {loss}, loader), optimizer).lr\n"
-    return race + setting_rate(optimizer).replace("{lr}", "rate")
 
 
 def set_lr(lr: float) -> str:

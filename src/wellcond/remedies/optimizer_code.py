@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond.optim.bnp import BNP
+from wellcond.problem.loss.outputs import own_loss
+from wellcond.problem.problem import Problem
 from wellcond.remedies.rewired import own_name
 from wellcond.training.optimizers import configured_lr, largest_lr, peak_lr
 
@@ -97,6 +99,13 @@ def setting_rate(optimizer: Optimizer) -> str:
     if len(optimizer.param_groups) == 1 or not largest:
         return 'optimizer.param_groups[0]["lr"] = {lr}'
     return f'for group in optimizer.param_groups:\n    group["lr"] *= {{lr}} / {largest:g}'
+
+
+def race_lr(problem: Problem, optimizer: Optimizer) -> str:
+    """The lines that race rates and set the one that wins, where it is not known which rate is right."""
+    loss = "None" if problem.loss is own_loss else "loss"
+    race = f"rate = wc.suggest_lr(wc.Problem(model, {loss}, loader), optimizer).lr\n"
+    return race + setting_rate(optimizer).replace("{lr}", "rate")
 
 
 def with_own_rate(code: str, optimizer: Optimizer) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
+from torch.optim import SGD, Optimizer
 
 from wellcond.errors import Unsupported
 from wellcond.nn.standardized import standardized
@@ -16,6 +18,9 @@ from wellcond.remedies.batch_code import pairs_code
 from wellcond.remedies.remedy import remedy
 from wellcond.remedies.setup import Setup
 from wellcond.remedies.standardized_data import is_standardized
+
+LARGE = 10.0
+"""RMS of inputs from which their limit on the rate is a hundredth of what standardized ones allow."""
 
 
 @remedy(
@@ -38,7 +43,21 @@ def scale_inputs(setup: Setup) -> Setup | None:
         return None  # tokens
     buffers = dict(treated.problem.model.named_buffers())
     means, stds = ([b for name, b in buffers.items() if name.startswith(kind)] for kind in ("mean_", "std_"))
-    return None if all(map(is_standardized, means, stds)) else treated
+    if all(map(is_standardized, means, stds)):
+        return None
+    rms = max(float((mean.square() + std.square()).max()) for mean, std in zip(means, stds, strict=True)) ** 0.5
+    return replace(treated, needs_other_rate=_is_for_inputs_of(rms, setup.optimizer))
+
+
+def _is_for_inputs_of(rms: float, optimizer: Optimizer | None) -> bool:
+    """Whether a rate is one that only inputs of such a size need: it is within their limit, 2(1 + μ)/rms².
+
+    Steps of SGD are proportional to the gradient. A rate that was lowered until they did not diverge is too low for
+    standardized inputs, by rms².
+    """
+    if not isinstance(optimizer, SGD) or rms < LARGE:
+        return False
+    return all(group["lr"] * rms**2 <= 2 * (1 + group["momentum"]) for group in optimizer.param_groups)
 
 
 def _standardized(model: nn.Module, problem: Problem) -> nn.Module:

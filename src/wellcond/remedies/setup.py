@@ -16,7 +16,7 @@ from wellcond.network.isolation.copies import copied
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
-from wellcond.remedies.optimizer_code import is_scheduled, making, making_sgd, setting_rate, with_own_rate
+from wellcond.remedies.optimizer_code import is_scheduled, making, making_sgd, race_lr, setting_rate, with_own_rate
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, copy_for, unwrapped
 
 BeforeTraining = Callable[[nn.Module, Optimizer, int], None]
@@ -48,6 +48,7 @@ class Setup:
         before_training: What is done to each copy of the model and its optimizer before its first step.
         model_lines: Lines that change the model, the loss or the data.
         has_new_optimizer: Whether the optimizer is another one than the user's, so that lines must make it.
+        needs_other_rate: Whether the user's rate cannot be right for the changed network, so that lines race rates.
         optimizer_lines: Lines that need the optimizer, and come after it.
         before_step_lines: Lines of the training loop, before `optimizer.step()`.
         after_step_lines: Lines of the training loop, after it.
@@ -60,6 +61,7 @@ class Setup:
     before_training: tuple[BeforeTraining, ...] = ()
     model_lines: tuple[str, ...] = ()
     has_new_optimizer: bool = False
+    needs_other_rate: bool = False
     optimizer_lines: tuple[str, ...] = ()
     before_step_lines: tuple[str, ...] = ()
     after_step_lines: tuple[str, ...] = ()
@@ -103,7 +105,8 @@ class Setup:
         """The lines to write if the learning rate stays as it is; without a line for an optimizer that stays."""
         if self.optimizer is None or not self.has_new_optimizer:
             return self._code_with()
-        return self._code_with(with_own_rate(making(self.optimizer, self.problem.model), self.optimizer))
+        race = [race_lr(self.problem, self.optimizer)] if self.needs_other_rate else []
+        return self._code_with(with_own_rate(making(self.optimizer, self.problem.model), self.optimizer), *race)
 
     def _code_with(self, *making_optimizer: str) -> str:
         before, after = self.before_step_lines, self.after_step_lines

@@ -62,7 +62,7 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
         if grows
         else "The gradient of the next layer's weights shrinks with the activations, and its curvature with their "
         "square (huang2020, section 3).",
-        treatment="he-init" if has_norms or grows else "batchnorm",
+        treatment="unit-signals" if has_norms or grows else "batchnorm",
     )
 
 

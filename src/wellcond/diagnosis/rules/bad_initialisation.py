@@ -87,7 +87,7 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         f"(log {classes} is {number(math.log(classes))}); the outputs have an RMS of {number(output.rms)}.",
         evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
         reason="A network that knows nothing yet should give every class the same probability, at a loss of log C.",
-        treatment="zero-last" if name == last else "he-init",
+        treatment="zero-last" if name == last else "unit-signals",
         remedy=f"for p in model.get_submodule({name!r}).parameters():\n    p.data /= {output.rms:.2g}"
         if output.rms > 1
         else "# compare the outputs with the labels: they are small, and yet sure of a wrong answer",
@@ -165,6 +165,6 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
             evidence={"RMS of the weight": w.rms, "gain": gain, "RMS that keeps the scale": he},
             reason="Every layer multiplies a signal by rms·√fan_in, and a gradient by the same factor on the way back "
             "(He et al. 2015; huang2020, theorem 1).",
-            treatment="he-init",
+            treatment="unit-signals",
             remedy=f"torch.nn.init.kaiming_normal_(model.get_parameter({w.name!r}), nonlinearity='relu')",
         )

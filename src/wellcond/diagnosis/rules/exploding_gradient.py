@@ -13,6 +13,7 @@ from wellcond.diagnosis.reading import hidden_layers, sequences
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Threshold
+from wellcond.network.norms import is_norm
 from wellcond.results import number
 from wellcond.results.quantities import SENSITIVITY
 
@@ -36,7 +37,9 @@ def exploding_gradient(evidence: Evidence) -> Iterator[Finding]:
         if RATIO.is_warning(ratio):
             than = f"that of the last hidden layer, {layers[-1].name}"
             summary = f"the gradient at {most.name} is {number(ratio)} times {than}."
-            yield _finding(evidence, most.name, ratio, summary, RATIO.limits(last))
+            has_norms = any(map(is_norm, evidence.problem.model.modules()))
+            treatment = "unit-signals" if has_norms else "batchnorm"
+            yield _finding(evidence, most.name, ratio, summary, treatment, RATIO.limits(last))
     for name, over_time in sequences(evidence):
         late = float(over_time[-max(1, len(over_time) // 10) :].max())
         ratio = float(over_time.max()) / late if late > 0 else 0.0
@@ -45,10 +48,12 @@ def exploding_gradient(evidence: Evidence) -> Iterator[Finding]:
                 f"over the {len(over_time)} steps of {name or 'the sequence'} the gradient grows to {number(ratio)} "
                 "times that of the last steps."
             )
-            yield _finding(evidence, name, ratio, summary, {})
+            yield _finding(evidence, name, ratio, summary, "orthogonal-recurrence", {})
 
 
-def _finding(evidence: Evidence, name: str, ratio: float, summary: str, limits: dict[str, float]) -> Finding:
+def _finding(
+    evidence: Evidence, name: str, ratio: float, summary: str, treatment: str, limits: dict[str, float]
+) -> Finding:
     return Finding(
         rule="exploding-gradient",
         layer=name,
@@ -58,6 +63,6 @@ def _finding(evidence: Evidence, name: str, ratio: float, summary: str, limits: 
         evidence={"ratio": ratio},
         limits=limits,
         reason="Every layer or step multiplies a gradient by its mean-field χ; a product of factors above 1 explodes.",
-        treatment="clip",
-        remedy="# start from smaller weights: the gradient is not finite, and clipping cannot help",
+        treatment=treatment,
+        remedy="# start from smaller weights, or put a norm after every layer",
     )

@@ -12,6 +12,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.remedies.standardized_data import is_standardized
 from wellcond.results import number
 from wellcond.results.quantities import INPUT
 
@@ -48,9 +49,15 @@ def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
             evidence={"λ_max(Σx)": first.x.lambda_max, "trace": first.x.trace, "dimension": float(first.x.dimension)},
             reason="The rate is limited by the largest eigenvalue of Σx, and progress by the others (huang2020, "
             "section 3.1).",
-            treatment="scale-inputs",
+            treatment="scale-inputs" if _are_off_center(evidence) else "decorrelate-inputs",
             remedy="# subtract the mean of the training set from every feature where the data set is made",
         )
+
+
+def _are_off_center(evidence: Evidence) -> bool:
+    """Whether the one direction is that of the means, or of features that are larger than others."""
+    facts = () if evidence.inspection is None else evidence.inspection.inputs
+    return not all(is_standardized(fact.feature_mean, fact.feature_std) for fact in facts)
 
 
 @rule("ill-conditioned-input", quantity=INPUT.kappa[0.5])

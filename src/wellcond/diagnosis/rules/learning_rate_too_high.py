@@ -10,7 +10,7 @@ from torch.optim import ASGD, SGD, Adam, Adamax, NAdam, Optimizer, RMSprop
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.runs import run_numbers, run_rows, set_lr
+from wellcond.diagnosis.runs import OTHER_LR, run_numbers, run_rows, set_lr
 from wellcond.diagnosis.severity import network_has_learned
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
@@ -43,6 +43,7 @@ STREAM = Threshold(
     origin="6 layers of width 512, or 24 of width 32, at 1e-3 have 0.27 and fail without a warm-up; at 0.06 they "
     "train (Xiong et al. 2020; Wang et al. 2022)",
 )  # fmt: skip
+TRAINS = Condition("N·lr·√fan_in of post-norm layers that train", 0.06, origin="as above")
 POST_NORMS = Condition(
     "LayerNorms on the residual stream", 4, origin="a pre-norm transformer has one, and one after its embeddings"
 )
@@ -161,17 +162,19 @@ def without_warm_up(evidence: Evidence) -> Iterator[Finding]:
     if change < STREAM.warn:
         return
     lr = max(w.lr or 0.0 for w in weights)
+    lower = lr * TRAINS.at / change
     yield Finding(
         rule="learning-rate-too-high",
         severity="severe" if STREAM.is_severe(change) else "warning",
         basis="measured",
         summary=f"lr {number(lr)} is too high for {type(optimizer).__name__} without a warm-up: the first steps "
-        f"change the residual stream of {count} post-norm layers by {number(change)} of its size.",
-        evidence={"lr": lr, "post-norm layers": float(count), "change in all": change},
+        f"change the residual stream of {count} post-norm layers by {number(change)} of its size. At "
+        f"{number(lower)}, or with a rate that rises over the first thousand steps, they change it by "
+        f"{number(TRAINS.at)}.",
+        evidence={"lr": lr, "post-norm layers": float(count), "change in all": change, OTHER_LR: lower},
         reason="A LayerNorm after every sum passes each layer's change on in full, so those of Adam's first steps add "
         "up (Xiong et al. 2020).",
-        treatment="warm-up",
-        remedy="# let the rate rise over the first thousand steps, or put the norms before attention and feed-forward",
+        treatment="rate",
     )
 
 

@@ -9,9 +9,10 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.reading import are_fresh, in_order, is_trained, layers_of, listed
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.runs import race_lr, run_numbers, run_rows, set_lr
+from wellcond.diagnosis.runs import run_numbers, run_rows, set_lr
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
+from wellcond.remedies.optimizer_code import race_lr
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR, TRAINING_LOSS
 from wellcond.training.optimizers import current_lr

@@ -69,13 +69,13 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
     inspection = evidence.inspection
     if inspection is None or _starts_with_norm(evidence, inspection):
         return
-    first = next((s for s in inspection.signals if s.is_weighted or s.kind in CELLS), None)
+    first = _first_layers(inspection)
     for fact in inspection.inputs:
         if not is_badly_scaled(fact):
             continue
         largest, median = float(fact.feature_rms.max()), float(fact.feature_rms.median())
         if is_too_large(fact):
-            is_adapted = first is not None and _fits(first)
+            is_adapted = bool(first) and all(map(_fits, first))
             is_far = RMS.is_severe(fact.rms) or fact.is_uneven
             severity = "note" if is_adapted else of_symptom(evidence, is_far=is_far)
             features = f", their features from {number(float(fact.feature_rms.min()))} to {number(largest)}"
@@ -84,7 +84,7 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
                 f"{number(fact.reach)}; expected is an RMS of about 1"
             )
         else:
-            is_lost = first is not None and first.variation is not None and LOST.is_severe(first.variation)
+            is_lost = any(s.variation is not None and LOST.is_severe(s.variation) for s in first)
             severity = of_symptom(evidence, is_far=is_lost)
             summary = f"the {fact.name} are no larger than {number(fact.reach)}, so biases outweigh them"
         if inspection.standardized is not None and inspection.standardized.changes_nothing:
@@ -106,8 +106,14 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def _first_layers(inspection: Inspection) -> list[Signal]:
+    """The layers that no other one comes before: one for each branch of a network that has several."""
+    layers = [s for s in inspection.signals if s.is_weighted or s.kind in CELLS]
+    return [s for s in layers if not s.after] or layers[:1]
+
+
 def _fits(first: Signal) -> bool:
-    """Whether the outputs of the first layer are of ordinary size, so that its weights were made for these inputs."""
+    """Whether the outputs of a first layer are of ordinary size, so that its weights were made for these inputs."""
     return first.kind not in (*GATED, *CELLS) and not first.not_finite and first.rms < ORDINARY_SIGNAL.at
 
 
