@@ -180,6 +180,11 @@ def sequences(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
         yield "", inspection.gradient_over_time
 
 
+def start_before(evidence: Evidence, signal: Signal) -> str:
+    """The remedy for what an activation starts from: a norm's shifts, or weights and biases."""
+    return "fresh-norms" if is_norm(evidence.problem.model.get_submodule(signal.name)) else "he-init"
+
+
 def batchnorms(model: nn.Module) -> dict[str, _BatchNorm]:
     """BatchNorms with running statistics, by name."""
     return {

@@ -9,6 +9,7 @@ from wellcond.remedies import (  # noqa: F401
     clip,
     cross_entropy,
     decorrelate_inputs,
+    fresh_norms,
     group_norm,
     he_init,
     larger_eps,

@@ -78,6 +78,8 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         return
     classes = output.classes or 2
     trained = {w.layer for w in inspection.weights if w.role in ("weight", "recurrent", "embedding") and w.gradient}
+    others = [w for w in inspection.weights if w.role in ("weight", "recurrent") and w.layer != last]
+    is_last_alone = name == last and not any(LARGE_GAIN.is_warning(w.gain or 0.0) for w in others)
     yield Finding(
         rule="bad-initialisation",
         layer=name,
@@ -87,7 +89,7 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         f"(log {classes} is {number(math.log(classes))}); the outputs have an RMS of {number(output.rms)}.",
         evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
         reason="A network that knows nothing yet should give every class the same probability, at a loss of log C.",
-        treatment="zero-last" if name == last else "unit-signals",
+        treatment="zero-last" if is_last_alone else "unit-signals",
         remedy=f"for p in model.get_submodule({name!r}).parameters():\n    p.data /= {output.rms:.2g}"
         if output.rms > 1
         else "# compare the outputs with the labels: they are small, and yet sure of a wrong answer",

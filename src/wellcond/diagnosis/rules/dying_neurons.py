@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.signals import RECTIFIERS
+from wellcond.diagnosis.reading import start_before
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -53,7 +54,7 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
             limits=SHARE.limits(),
             reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure "
             "XIII).",
-            treatment="logits" if signal is last else "leaky-relu" if has_learned else "he-init",
+            treatment="logits" if signal is last else "leaky-relu" if has_learned else start_before(evidence, signal),
             remedy="# leave out the ReLU after the last layer"
             if signal is last
             else f"# put a leaky ReLU after {signal.name}, and train at a smaller rate on inputs of mean 0",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.reading import start_before
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -47,5 +48,7 @@ def full_neurons(evidence: Evidence) -> Iterator[Finding]:
                 evidence={"full units": float(signal.full.sum()), "units": float(signal.units)},
                 limits=SHARE.limits(),
                 reason="A ReLU that is always on is the identity (huang2020, figure XIII).",
-                treatment="batchnorm" if evidence.trial is not None and evidence.trial.has_learned else "he-init",
+                treatment="batchnorm"
+                if evidence.trial is not None and evidence.trial.has_learned
+                else start_before(evidence, signal),
             )
