@@ -15,7 +15,9 @@ from wellcond.remedies.remedy import remedy
 from wellcond.remedies.rewired import own_name
 from wellcond.remedies.setup import Setup
 
-LINEAR = {"linear", "conv1d", "conv2d", "conv3d", "add", "dropout", "avg_pool2d", "mean", "sum", "pad", *RESHAPING}
+LINEAR = {"linear", "conv1d", "conv2d", "conv3d", "add", "dropout", "avg_pool2d", "mean", "sum", "pad", "batch_norm",
+          *RESHAPING}  # fmt: skip
+"""Functions that are linear in evaluation mode."""
 
 
 @remedy("nonlinearity", "activation", rules=("no-nonlinearity",))

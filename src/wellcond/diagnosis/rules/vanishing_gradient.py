@@ -223,5 +223,5 @@ def fading_sigmoids(evidence: Evidence) -> Iterator[Finding]:
             "sigmoids": float(len(sigmoids)),
         },
         reason="The slope of a sigmoid is 1/4 at most, so a stack of them passes little on, in either direction.",
-        treatment="relu",
+        treatment="relu" if any(map(is_norm, evidence.problem.model.modules())) else "batchnorm",
     )
