@@ -30,7 +30,7 @@ class Branches(nn.Module):
         return outputs
 
 
-@repair("unscaled-input", "a branch of columns in thousands beside one of pixels, by name", 300)
+@repair("unscaled-input", "a branch of columns in thousands next to one of pixels, by name", 300)
 def loud_branch(faulty: bool) -> Program:
     x, y = data.digit_images(8)
     columns = torch.randn(len(y), 4, generator=torch.Generator().manual_seed(1))
@@ -251,7 +251,7 @@ def sure_probability(faulty: bool) -> Program:
     return program(model, nn.BCELoss(), (x, y), 32, SGD, _accuracy_of_probability(x, y), lr=0.1)
 
 
-@repair("saturated-output", "a probability in forward, behind a convolution, with a bias of 30")
+@repair("saturated-output", "a probability in forward, after convolutions, with a bias of −60")
 def sure_convolutions(faulty: bool) -> Program:
     x, y = data.digit_images(8)
     odd = (y % 2).float()[:, None]

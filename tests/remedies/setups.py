@@ -125,6 +125,12 @@ def normalized_network() -> nn.Sequential:
     return network(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, CLASSES))
 
 
+def with_shifted_norm() -> Setup:
+    model = normalized_network()
+    nn.init.constant_(model[1].bias, -8.0)
+    return setup(model)
+
+
 SETUPS: dict[str, Callable[[], Setup]] = {
     "adam": lambda: setup(network()),
     "batchnorm": lambda: setup(network()),
@@ -133,6 +139,7 @@ SETUPS: dict[str, Callable[[], Setup]] = {
     "clip": lambda: setup(network()),
     "cross-entropy": lambda: setup(network(nn.Linear(4, CLASSES), nn.Softmax(-1)), loss=log_loss),
     "decorrelate-inputs": lambda: setup(network(), table(50.0, 7.0)),
+    "fresh-norms": with_shifted_norm,
     "group-norm": lambda: setup(normalized_network()),
     "he-init": lambda: setup(network()),
     "larger-eps": lambda: setup(network(), make=Adam, eps=1e-16),
@@ -152,6 +159,7 @@ SETUPS: dict[str, Callable[[], Setup]] = {
     "nonlinearity": lambda: setup(network(nn.Linear(4, 6), nn.Linear(6, CLASSES))),
     "open-gates": lambda: setup(Recurrent(), sequences()),
     "orthogonal-init": lambda: setup(network()),
+    "orthogonal-recurrence": lambda: setup(Recurrent(), sequences()),
     "own-layers": with_one_layer_twice,
     "pre-norm": transformer,
     "rate": lambda: setup(network()),
@@ -163,6 +171,7 @@ SETUPS: dict[str, Callable[[], Setup]] = {
     "sigmoid-output": lambda: setup(network(nn.Linear(4, 1), nn.ReLU()), binary(), F.binary_cross_entropy),
     "softer-attention": with_loud_attention,
     "unfreeze": with_frozen_layer,
+    "unit-signals": lambda: setup(network()),
     "usual-settings": lambda: setup(network(), make=Adam, eps=0.1, betas=(0.95, 0.5), maximize=True),
     "warm-up": lambda: setup(network()),
     "zero-biases": with_large_bias,

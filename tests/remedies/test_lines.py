@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -227,14 +228,53 @@ def test_an_optimizer_from_elsewhere_is_imported() -> None:
     assert type(script.names["optimizer"]) is Halved
 
 
-def test_under_a_schedule_the_configured_rate_is_written() -> None:
-    own = setup(network())
-    assert own.optimizer is not None
-    torch.optim.lr_scheduler.LinearLR(own.optimizer, 0.1, total_iters=10)
-    assert lines_for("last-bn", own).splitlines()[1:] == [
-        f"optimizer = torch.optim.SGD(model.parameters(), lr={RATE})",
-        "# make the scheduler again, too: it holds the old optimizer",
-    ]
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "lambda": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 4)),
+    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
+    "one cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 2 * RATE, total_steps=10),
+    "two, one after the other": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3),
+         torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 6)],
+        [3],
+    ),
+}  # fmt: skip
+
+
+def rates(optimizer: Any, scheduler: Any) -> list[float]:
+    """The rates of the next six steps."""
+    taken = []
+    for _ in range(6):
+        taken.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return taken
+
+
+@pytest.mark.filterwarnings("ignore:Seems like")  # torch notices the new optimizer
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_a_new_optimizer_follows_the_schedule_of_the_old_one(kind: str) -> None:
+    own, untreated = setup(network()), setup(network())
+    script = Script(own)
+    SCHEDULES[kind](own.optimizer)
+    script.names["scheduler"] = SCHEDULES[kind](script.names["optimizer"])
+    old = script.names["optimizer"]
+    script.paste(lines_for("batchnorm", own))
+    assert script.names["optimizer"] is not old
+    expected = rates(untreated.optimizer, SCHEDULES[kind](untreated.optimizer))
+    assert rates(script.names["optimizer"], script.names["scheduler"]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_a_rate_under_a_schedule_is_its_peak(kind: str) -> None:
+    own, untreated = setup(network()), setup(network())
+    script = Script(own)
+    SCHEDULES[kind](own.optimizer)
+    script.names["scheduler"] = SCHEDULES[kind](script.names["optimizer"])
+    peak = (2 if kind == "one cycle" else 1) * RATE
+    script.paste(lines_for("rate", own, lr=peak / 10))
+    expected = [lr / 10 for lr in rates(untreated.optimizer, SCHEDULES[kind](untreated.optimizer))]
+    assert rates(script.names["optimizer"], script.names["scheduler"]) == pytest.approx(expected)
 
 
 def test_an_optimizer_under_bnp_is_put_under_it_again() -> None:

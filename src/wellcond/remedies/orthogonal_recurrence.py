@@ -19,8 +19,8 @@ from wellcond.remedies.setup import Setup
 def orthogonal_recurrence(setup: Setup) -> Setup | None:
     """Draws recurrent weights orthogonal, those of each gate by themselves (Saxe et al. 2014; Le et al. 2015).
 
-    A state, and a gradient on its way back, is multiplied by the recurrent weight at every step: after T steps a
-    singular value s has become s to the power of T, and only 1 neither explodes nor vanishes.
+    A state is multiplied by the recurrent weight at every step, and so is a gradient: after T steps a singular value s
+    has become s to the power of T, and only 1 neither explodes nor vanishes.
     """
     names = [*_of_modules(setup.problem.model), *_of_loops(setup)]
     if not names or setup.problem.dtype in (torch.float16, torch.bfloat16):  # for which torch has no QR decomposition
@@ -53,7 +53,7 @@ def _of_modules(model: nn.Module) -> list[str]:
 
 
 def _of_loops(setup: Setup) -> list[str]:
-    """Weights of linear layers that give as many numbers as they take, and are called again and again in one pass."""
+    """Square weights of linear layers that one pass calls several times."""
     recording = record(copied(setup.problem.model), setup.inputs, lambda module: isinstance(module, nn.Linear))
     calls = Counter(call.name for call in recording.calls if call.module is not None)
     weights = {name: setup.problem.model.get_submodule(name).weight for name, count in calls.items() if count > 1}

@@ -38,7 +38,8 @@ class Setup:
 
     Lines may use these names, which the user's script has: `model`, before it is compiled or wrapped; `loss`, the loss
     function, called as `loss(outputs, targets)`; `loader`, which iterates over the batches; `optimizer`; `scheduler`,
-    if the optimizer has one; and `torch`, `nn` (torch.nn) and `wc` (wellcond). They import or define everything else themselves.
+    if the optimizer has one; and `torch`, `nn` (torch.nn) and `wc` (wellcond). They import or define everything else
+    themselves.
 
     Attributes:
         problem: Model, loss and data. The model is the user's own, or a changed copy of it.

@@ -19,7 +19,7 @@ from wellcond.remedies.setup import Setup
 LARGE = 2.0
 """Queries and keys this much larger than torch draws them have products that are four times as large."""
 SHARP = 5.0
-"""Standard deviation of a row of scores above which they are made smaller; `attention-saturation` warns from it, too."""
+"""Standard deviation of a row of scores from which they are made smaller, and `attention-saturation` warns."""
 MASKED = -1e4
 """Scores below this have been masked."""
 
@@ -90,15 +90,15 @@ def _loud_projections(setup: Setup) -> list[_Projection]:
     """The layers that scores are computed from, where these are too large for a softmax."""
     model = copied(setup.problem.model)
     calls = _calls(model, setup.inputs)
-    found: dict[str, _Projection] = {}
+    loud: dict[str, _Projection] = {}
     for i, call in enumerate(calls):
         scores, sources = _scores(call)
         std = _spread(scores)
         if std > SHARP:
             for name in _layers_behind(calls[:i], sources):
                 rows = _rows_of_scores(model, setup.inputs, name, i, scores)
-                found.setdefault(name, _Projection(name, std**-0.5, rows))
-    return list(found.values())
+                loud.setdefault(name, _Projection(name, std**-0.5, rows))
+    return list(loud.values())
 
 
 def _calls(model: nn.Module, inputs: Any) -> list[Call]:
@@ -125,14 +125,14 @@ def _spread(scores: Tensor) -> float:
 
 def _layers_behind(calls: list[Call], values: list[Value]) -> list[str]:
     """The linear layers that values come from, with none in between."""
-    wanted, layers = set(values), []
+    sources, layers = set(values), list[str]()
     for call in reversed(calls):
-        if not wanted.isdisjoint(call.gives):
-            wanted.difference_update(call.gives)
+        if not sources.isdisjoint(call.gives):
+            sources.difference_update(call.gives)
             if call.module is not None:
                 layers.append(call.name)
             else:
-                wanted.update(call.takes)
+                sources.update(call.takes)
     return layers[::-1]
 
 
