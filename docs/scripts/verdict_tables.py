@@ -81,6 +81,20 @@ def _repaired(rows: list[dict[str, Any]]) -> list[str]:
     return [str(len(rows)), str(len(with_code)), *((str(at_once), str(later)) if with_code else ("–", "–"))]
 
 
+def verdict_repair_cases() -> str:
+    """Every fault by the rule of its finding: what its lines were of, and what both forms and the pasted one score."""
+    rows = [row for row in read(REPAIRS)["results"] if row["outcome"] != "no fault"]
+    lines = []
+    for row in sorted(rows, key=lambda row: (row["rule"], row["name"])):
+        first, remedy, pasted = row["rounds"][0], row["outcome"], "–"
+        if "score" in first:
+            remedy = f"`{first['treatment']}`" if first["treatment"] else "the rule's own"
+            pasted = f"{first['score']:.2f} {'✓' if row['outcome'] == 'repaired' else '✗'}"
+        rule = f"`{row['rule']}`" if row["rule"] else "–"
+        lines.append([rule, row["title"], remedy, f"{row['faulty']:.2f}", pasted, f"{row['repaired']:.2f}"])
+    return table(["the finding's rule", "fault", "its lines", "faulty", "pasted", "repaired form"], lines)
+
+
 def verdict_shares() -> str:
     """How often each tool is right, and how often it calls a healthy network ill."""
     results = read("verdicts_cpu")["results"]

@@ -19,7 +19,7 @@ ADVISED = {
     "houses-raw": "scale-inputs",
     "log-of-logits": "cross-entropy",
     "adam-too-high": "rate",
-    "bits-sigmoids": "relu",
+    "bits-sigmoids": "batchnorm",
     "strong-decay": "less-weight-decay",
     "broadcast-targets": "match-shapes",
     "constant-weights": "he-init",

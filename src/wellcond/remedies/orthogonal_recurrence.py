@@ -29,7 +29,7 @@ def orthogonal_recurrence(setup: Setup) -> Setup | None:
     def draw(model: nn.Module) -> None:
         for name in names:
             weight = model.get_parameter(name)
-            for gate in weight.split(weight.shape[1]):
+            for gate in torch.split(weight, weight.shape[1]):
                 nn.init.orthogonal_(gate)
 
     listed = ", ".join(f'"{own_name(name)}"' for name in names)
@@ -56,5 +56,6 @@ def _of_loops(setup: Setup) -> list[str]:
     """Square weights of linear layers that one pass calls several times."""
     recording = record(copied(setup.problem.model), setup.inputs, lambda module: isinstance(module, nn.Linear))
     calls = Counter(call.name for call in recording.calls if call.module is not None)
-    weights = {name: setup.problem.model.get_submodule(name).weight for name, count in calls.items() if count > 1}
-    return [f"{name}.weight" for name, w in weights.items() if w.shape[0] == w.shape[1]]
+    names = [f"{name}.weight" for name, count in calls.items() if count > 1]
+    shapes = {name: setup.problem.model.get_parameter(name).shape for name in names}
+    return [name for name, shape in shapes.items() if shape[0] == shape[1]]

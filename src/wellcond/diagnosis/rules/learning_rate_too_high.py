@@ -43,7 +43,7 @@ STREAM = Threshold(
     origin="6 layers of width 512, or 24 of width 32, at 1e-3 have 0.27 and fail without a warm-up; at 0.06 they "
     "train (Xiong et al. 2020; Wang et al. 2022)",
 )  # fmt: skip
-TRAINS = Condition("N·lr·√fan_in of post-norm layers that train", 0.06, origin="as above")
+TRAINS = Condition("N·lr·√fan_in of post-norm layers that train", 0.06, origin="Xiong et al. 2020; Wang et al. 2022")
 POST_NORMS = Condition(
     "LayerNorms on the residual stream", 4, origin="a pre-norm transformer has one, and one after its embeddings"
 )
