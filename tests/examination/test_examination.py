@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examine import HERE, checksums, examine_sound, folders, load, names_in
+from examine import HERE, checksums, examine_sound, folders, load, names_in, shares
 
 EXAMINATIONS = sorted(path.name for path in HERE.iterdir() if path.name.startswith("2"))
 LAST = EXAMINATIONS[-1]
@@ -27,6 +27,15 @@ def test_the_cases_are_those_of_the_first_result(examination: str) -> None:
     now, then = checksums(examination), result(examination)["sha256"]
     assert then
     assert {name: now[name] for name in then} == then
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/verdicts.md"])
+def test_the_pages_state_the_first_result_of_the_last_one(page: str) -> None:
+    goals = shares(result(LAST))
+    text = (HERE.parents[1] / page).read_text(encoding="utf-8")
+    for goal in ("right cause first", "sound set-ups severely accused"):
+        count, of = goals[goal]
+        assert f"{count} of {of}" in text
 
 
 @pytest.mark.slow
