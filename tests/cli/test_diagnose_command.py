@@ -231,7 +231,7 @@ def test_without_a_target_it_says_what_to_name() -> None:
 @pytest.mark.slow
 def test_json_is_all_that_is_printed(target: str) -> None:
     content = parsed(run("diagnose", f"{target}:build", *ANY, "--json"))
-    assert [part["name"] for part in content["values"]["parts"]][:2] == ["inspection", "layers"]
+    assert [part["name"] for part in content["values"]["parts"]][:3] == ["inspection", "behavior", "layers"]
     assert isinstance(content["values"]["findings"], list)
 
 

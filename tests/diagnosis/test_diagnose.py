@@ -303,7 +303,7 @@ def test_progress_rises_from_zero_to_one_and_names_every_part() -> None:
     assert calls[0][1] == 0
     assert calls[-1][1] == pytest.approx(1.0)
     assert list(dict.fromkeys(what for what, _ in calls)) == [
-        "inspection", "layers", "trial", "Hessian eigenvalues", "largest stable lr", "Hessian trace",
+        "inspection", "behavior", "layers", "trial", "Hessian eigenvalues", "largest stable lr", "Hessian trace",
     ]  # fmt: skip
 
 

@@ -107,8 +107,9 @@ def test_advice_without_code_is_read_out() -> None:
 
 
 def test_without_an_optimizer_it_is_said_what_was_assumed() -> None:
-    model, batch = nn.Linear(3, 1), (torch.randn(16, 3), torch.randn(16, 1))
-    problem = wc.Problem(model, nn.MSELoss(), batch)
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 1), torch.randn(16, 3)
+    problem = wc.Problem(model, nn.MSELoss(), (x, x.sum(1, keepdim=True)))
     assumed = "No optimizer was passed: short runs took SGD at 0.01 with momentum 0.9."
     assert wc.diagnose(problem).verdict().endswith(assumed)
     assert "No optimizer" not in wc.diagnose(problem, torch.optim.SGD(model.parameters(), lr=0.1)).verdict()
