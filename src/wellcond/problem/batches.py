@@ -111,13 +111,17 @@ class Source:
                 size += sum(t.numel() * t.element_size() for t in tensors_in(batch))
         return drawn, True
 
-    def draws(self, seed: int) -> Generator[Any, None, None]:
+    def draws(self, seed: int, epochs: int | None = None) -> Generator[Any, None, None]:
         """The loader's batches, epoch after epoch, each shuffled and augmented afresh; the caller restores generators.
+
+        Args:
+            seed: Seed of the first epoch; the next epoch has the next seed.
+            epochs: The number of epochs; None: without end.
 
         Raises:
             InvalidProblem: There are no batches.
         """
-        for epoch in count():
+        for epoch in count() if epochs is None else range(epochs):
             is_empty = True
             with contextlib.closing(_read(self.loader, seed + epoch, self._device)) as batches:
                 for batch in batches:

@@ -326,15 +326,16 @@ class Problem:
         if index < 0:
             raise InvalidProblem(NO_BATCHES)
 
-    def draws(self, seed: int) -> Generator[Batch, None, None]:
+    def draws(self, seed: int, epochs: int | None = None) -> Generator[Batch, None, None]:
         """The loader's batches, epoch after epoch, as in training: each epoch is shuffled and augmented afresh.
 
         Call it inside `measuring()`, and close it.
 
         Args:
             seed: Seed of the first epoch; the next epoch has the next seed.
+            epochs: The number of epochs; None: without end.
         """
-        with contextlib.closing(self.source.draws(seed)) as batches:
+        with contextlib.closing(self.source.draws(seed, epochs)) as batches:
             for index, batch in enumerate(batches):
                 yield self._pair(index, batch)
 

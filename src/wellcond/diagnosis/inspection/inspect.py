@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from wellcond.diagnosis.inspection.attention import Attention, OfOne
 from wellcond.diagnosis.inspection.data import TensorFacts, facts_of
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
+from wellcond.diagnosis.inspection.in_training import Refused, reached_in_training, refused
 from wellcond.diagnosis.inspection.outputs import OutputFacts, output_facts
 from wellcond.diagnosis.inspection.passes import Forward, Passes
 from wellcond.diagnosis.inspection.scaled_inputs import Standardized, standardized
@@ -71,6 +72,9 @@ class Inspection:
         loss: Mean loss over batches; NaN if any batch's is.
         loss_shape: Shape of the first batch's loss: () or (1,), unless it is no single number; None without a loss.
         loss_depends: Whether the loss depends on any trainable parameter; None if no loss was computed.
+        reached_in_training: Names of the parameters that it depends on in training mode; empty if as measured it
+            depends on all.
+        refused: A later batch on which training fails, in the model's own modes.
         forward_error: Why the model could not be called, if it could not.
         loss_error: Why the loss could not be computed, if it could not.
         gradient_error: Why there are no gradients, if the backward pass failed.
@@ -100,6 +104,8 @@ class Inspection:
     loss: float | None = None
     loss_shape: tuple[int, ...] | None = None
     loss_depends: bool | None = None
+    reached_in_training: frozenset[str] = frozenset()
+    refused: Refused | None = None
     forward_error: str = ""
     loss_error: str = ""
     gradient_error: str = ""
@@ -183,6 +189,12 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         gradient_over_time=passes.gradient_over_time,
         nan_states=failures.attempt("the optimizer's state", lambda: tuple(_nan_states(problem, optimizer)), ()),
     )
+    if inspection.loss_depends is False or any(gradient is None for gradient in gradients.values()):
+        with failures.recording("the loss in training mode"):
+            inspection = replace(inspection, reached_in_training=reached_in_training(problem))
+    if inspection.loss is not None and inspection.is_finite and not inspection.forward_error:
+        with failures.recording("the rest of the batches"):
+            inspection = replace(inspection, refused=refused(problem))
     return replace(inspection, failures=failures.recorded)
 
 

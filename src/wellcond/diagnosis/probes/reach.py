@@ -54,14 +54,15 @@ def reach(subject: Subject) -> Reach | None:
     """Pass the batch through the model with larger weights.
 
     Returns:
-        None if the outputs grow with the weights to both sides, or if the loss takes no other outputs.
+        None if the outputs grow with the weights to both sides or do not depend on them, or if the loss takes no other
+        outputs.
     """
     exchanged = ExchangedOutputs.of(subject)
     if exchanged is None or subject.outputs is None:
         return None
     changed = [_changed(subject, *change) for change in CHANGES]
     seen = [each.double() for each in (subject.outputs, *changed) if each is not None and bool(each.isfinite().all())]
-    if len(seen) < 2:
+    if len(seen) < 2 or all(torch.equal(each, seen[0]) for each in seen):
         return None
     low, high = _range(*seen) if len(seen) > len(CHANGES) else (-math.inf, math.inf)
     normalized = _normalized(seen)

@@ -27,3 +27,35 @@ def model_fails(evidence: Evidence) -> Iterator[Finding]:
         remedy=f"# pass the batches through the {called} one by one, and look at shape and range of the first that "
         "fails",
     )
+
+
+@rule("model-fails")
+def fails_later(evidence: Evidence) -> Iterator[Finding]:
+    """A model or a loss that takes the first batches and raises on a later one, in training mode.
+
+    A copy in the model's own modes sees every batch of an epoch, as far as a second allows, whose shapes are new, or
+    whose indices are outside of the range so far; and as many examples as the last batch has. BatchNorm, say, refuses
+    a last batch of one example.
+    """
+    refused = None if evidence.inspection is None else evidence.inspection.refused
+    if refused is None or not refused.error:
+        return
+    is_smaller = refused.examples < refused.usual
+    which = "the last batch" if refused.index is None else f"batch {refused.index}"
+    yield Finding(
+        rule="model-fails",
+        severity="severe",
+        basis="proven",
+        summary=f"training ends at {which}, of {refused.examples} instead of {refused.usual} examples: "
+        f"{refused.error.rstrip('.')}."
+        if is_smaller
+        else f"training ends at {which}, although it takes the first one: {refused.error.rstrip('.')}.",
+        evidence={"examples in the batch": float(refused.examples), "examples in the first": float(refused.usual)},
+        reason="A smaller batch is what is left at the end of an epoch; a layer that needs more examples, or a fixed "
+        "number of them, fails on it."
+        if is_smaller
+        else "A batch does not fit the model or the loss in shape, type or range.",
+        remedy="# pass drop_last=True to the DataLoader, or choose a batch size that leaves no such rest"
+        if is_smaller
+        else "# look at shape and range of the inputs and labels of this batch",
+    )

@@ -45,9 +45,14 @@ FEW_STEPS = Condition(
 
 @rule("no-gradient")
 def loss_without_graph(evidence: Evidence) -> Iterator[Finding]:
-    """A loss that depends on no trainable parameter: a detach, an argmax, a no_grad or a round trip through NumPy."""
+    """A loss that depends on no trainable parameter: a detach, an argmax, a no_grad or a round trip through NumPy.
+
+    Not reported if it does so in training mode: a model may use an average of its weights where it is evaluated.
+    """
     inspection = evidence.inspection
     if inspection is None or inspection.loss_depends is not False or inspection.gradient_error:
+        return
+    if inspection.reached_in_training:
         return
     if inspection.loss is None or not math.isfinite(inspection.loss):
         return
@@ -71,13 +76,15 @@ def not_reached(evidence: Evidence) -> Iterator[Finding]:
     thrown away, like a residual branch that is never added, or cut off by a detach. One layer alone may be spare.
     Layers that are never called are a note unless they hold half of all weights; experts that a router did not choose
     are never severe. Layers under `no_grad` that the optimizer holds are severe if they hold half of all weights and
-    these are as an initialization leaves them; what has been trained before may be fixed on purpose.
+    these are as an initialization leaves them; what has been trained before may be fixed on purpose. Weights that get a
+    gradient in training mode are not reported.
     """
     inspection = evidence.inspection
     if inspection is None or not inspection.loss_depends:
         return
     weights = matrices(inspection)
-    unreached = [w for w in weights if w.is_trainable and w.gradient is None]
+    in_training = inspection.reached_in_training
+    unreached = [w for w in weights if w.is_trainable and w.gradient is None and w.name not in in_training]
     if called := in_order(w for w in unreached if w.order is not None):
         yield _unused(inspection, called, weights)
     if cut := [w for w in unreached if w.order is None and w.is_called_without_graph]:
@@ -189,6 +196,8 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
         return
     layers = layers_of(fixed)
     if len(fixed) == len(weights):
+        if inspection.reached_in_training:
+            return  # these are an average of the weights, or another network that is used in evaluation alone
         left = sorted({w.role for w in inspection.weights if w.is_trainable})
         yield Finding(
             rule="no-gradient",

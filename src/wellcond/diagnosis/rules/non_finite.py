@@ -36,6 +36,28 @@ def non_finite(evidence: Evidence) -> Iterator[Finding]:
     yield from [finding for place in places if (finding := place(evidence)) is not None][:1]
 
 
+@rule("non-finite")
+def in_a_later_batch(evidence: Evidence) -> Iterator[Finding]:
+    """A batch after the first ones whose loss is NaN or infinite in training mode.
+
+    A copy sees batches of an epoch, as far as a second allows, that hold NaN or infinity, or differ in shape from those
+    before.
+    """
+    refused = None if evidence.inspection is None else evidence.inspection.refused
+    if refused is None or refused.error:
+        return
+    which = f"the last batch, of {refused.examples} examples" if refused.index is None else f"batch {refused.index}"
+    inside = f": it holds {refused.not_finite} values that are NaN or infinite" if refused.not_finite else ""
+    yield _finding(
+        "",
+        f"the loss of {which} is not finite{inside}.",
+        {"examples in the batch": float(refused.examples), "values that are not finite": float(refused.not_finite)},
+        "# look at the inputs and targets of this batch, and leave out or fill in what is missing"
+        if refused.not_finite
+        else "# look at what the model and the loss divide by in this batch, and pass drop_last=True if it is too small",
+    )
+
+
 def _finding(
     layer: str,
     summary: str,
