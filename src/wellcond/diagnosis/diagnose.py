@@ -37,6 +37,7 @@ from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of, scheduled_lr
+from wellcond.training.schedule import schedule_of
 
 
 class Limits(TypedDict):
@@ -75,8 +76,8 @@ def diagnose(
     Args:
         problem: What to measure.
         optimizer: Optimizer that trains the model, if there is one; or what `configure_optimizers` returns.
-        scheduler: Schedule of its rates, in place of the optimizer or with it: rates that it still comes to are not
-            called too low.
+        scheduler: Schedule of its rates, in place of the optimizer or with it: a copy of it is stepped, to see which
+            rates it comes to. The highest of them is judged if the present one is too low.
         budget: `"fast"` is planned for 70 u, where u is one forward and backward pass (networks whose pass takes less
             than a few milliseconds need a few milliseconds per product): about 8 Hessian products, which stop at an
             estimated error of 1 % and have no certificate. `"full"` goes on until 1 % is certain and measures the trace
@@ -138,8 +139,14 @@ def diagnose(
             problem, allowed, progress, lambda evidence: None if on_part is None else on_part(so_far(evidence))
         )
         only = None if layers is None else tuple(chosen)
-        highest = scheduled_lr(scheduler or passed)
-        evidence = Evidence(problem, optimizer, weights=weight_norms(problem), only=only, scheduled_lr=highest)
+        evidence = Evidence(
+            problem,
+            optimizer,
+            weights=weight_norms(problem),
+            only=only,
+            scheduled_lr=scheduled_lr(scheduler or passed),
+            schedule=schedule_of(scheduler or passed),
+        )
         evidence = _inspected(evidence, parts)
         evidence = _probed(evidence, parts)
         evidence = _with_layers(evidence, layers, parts, so_far)
@@ -221,8 +228,10 @@ def _tried(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
     noise = None if evidence.behavior is None else evidence.behavior.noise
     dropped = () if noise is None else noise.training
     seconds = budget.seconds_left(SHARE_OF_TRIAL)
+    peak = 0.0 if evidence.schedule is None else evidence.schedule.highest
     result = parts.measure(
-        PartName.TRIAL, lambda report: trial(problem, optimizer, dropped=dropped, seconds=seconds, progress=report)
+        PartName.TRIAL,
+        lambda report: trial(problem, optimizer, dropped=dropped, peak=peak, seconds=seconds, progress=report),
     )
     return parts.hand_over(replace(evidence, trial=result))
 

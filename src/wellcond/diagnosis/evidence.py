@@ -25,6 +25,7 @@ from wellcond.results import Result, Row
 from wellcond.results import quantities as q
 from wellcond.results.text import WHOLE_MODEL, text_table
 from wellcond.training.optimizers import peak_lr
+from wellcond.training.schedule import Schedule
 
 VARIANTS = {
     "no weight decay": q.TRIAL_UNDECAYED_LOSS,
@@ -53,6 +54,7 @@ class Evidence(Result):
         weights: ‖θ‖ by layer.
         only: Names of the layers that are listed; None for all.
         scheduled_lr: Highest rate that the schedule which was passed comes to; 0 without one.
+        schedule: Its rates, where they can be computed.
     """
 
     problem: Problem = field(repr=False)
@@ -69,10 +71,13 @@ class Evidence(Result):
     weights: dict[str, float] = field(default_factory=dict)
     only: tuple[str, ...] | None = None
     scheduled_lr: float = 0.0
+    schedule: Schedule | None = None
 
     @property
     def highest_lr(self) -> float:
         """The highest rate that the optimizer's groups, or the schedule, are known to come to."""
+        if self.schedule is not None:
+            return self.schedule.highest
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         return max([self.scheduled_lr, *map(peak_lr, groups)])
 

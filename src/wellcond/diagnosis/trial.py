@@ -62,6 +62,7 @@ def trial(
     optimizer: Optimizer | None = None,
     *,
     dropped: Collection[Dropped] = (),
+    peak: float = 0.0,
     seconds: float | None = None,
     progress: Progress | None = None,
 ) -> Trial:
@@ -76,6 +77,8 @@ def trial(
         problem: What is trained; neither it nor the optimizer is changed.
         optimizer: What trains it; None: only the handful is tried.
         dropped: Calls of the model's own code that drop values at random.
+        peak: The highest rate of a schedule that begins below it: where the loss moves little, it is tried, and rates
+            above it. 0 or infinite if it is not known.
         seconds: No run but the first begins after this time; None: no limit.
         progress: Called as (what is being done, share of all work done).
 
@@ -99,7 +102,7 @@ def trial(
         others: list[Attempt] = []
         variants: dict[str, Attempt] = {}
         if optimizer is not None:
-            own, others, variants = _Attempts(trainer, optimizer, in_pass, clock, known, dropped, report).make()
+            own, others, variants = _Attempts(trainer, optimizer, in_pass, clock, known, dropped, peak, report).make()
         report("a handful of examples", 0.8)
         with Undropped(dropped) if dropped else contextlib.nullcontext():
             few = None if clock.is_late else _few(problem, batches[0], in_pass)
@@ -168,6 +171,7 @@ class _Attempts:
         clock: _Clock,
         known: Trial,
         dropped: Collection[Dropped],
+        peak: float,
         report: Progress,
     ) -> None:
         self.trainer, self.optimizer, self.clock, self.known, self.report = trainer, optimizer, clock, known, report
@@ -175,6 +179,7 @@ class _Attempts:
         self.short = _clamped(OTHER_U * in_pass, OTHER_STEPS)
         self.long = _clamped(OWN_U * in_pass, OWN_STEPS)
         self.lr = max(map(nonzero_lr, optimizer.param_groups), key=abs)
+        self.rise = peak / self.lr if self.lr < peak < math.inf else 1.0
 
     def make(self) -> tuple[Attempt, list[Attempt], dict[str, Attempt]]:
         """The attempt at the optimizer's own rate, those at other rates, and variants by what was changed."""
@@ -217,11 +222,12 @@ class _Attempts:
         return attempts
 
     def higher(self, known: Trial) -> list[Attempt]:
-        """Higher rates while the loss falls."""
+        """Higher rates while the loss falls: above that of its own, or above the highest of its schedule, and this."""
         attempts: list[Attempt] = []
-        for factor in HIGHER:
+        at_peak = [(self.rise, self.long)] if self.rise > 1 else []
+        for factor, steps in (*at_peak, *((self.rise * factor, self.short) for factor in HIGHER)):
             self.report(f"{factor:g} times its rate", 0.4)
-            attempts.append(self.attempt(factor, self.short))
+            attempts.append(self.attempt(factor, steps))
             falls = known.outcome(attempts[-1]) in FALLING
             if not falls or replace(known, others=tuple(attempts)).uphill or self.clock.is_late:
                 break

@@ -16,6 +16,7 @@ from wellcond.remedies.optimizer_code import race_lr
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR, TRAINING_LOSS
 from wellcond.training.optimizers import current_lr
+from wellcond.training.schedule import HORIZON
 
 STEPS = Threshold(
     "steps to fall by a tenth, at the speed of the trial", 1500.0, 5000.0,
@@ -41,6 +42,12 @@ GROUP = Threshold(
     origin="rates of layers that were trained before are a tenth or a hundredth of a head's (ULMFiT, BEiT)",
 )  # fmt: skip
 SHARE_OF_GROUP = Condition("share of all weights", 0.1, origin="as for layers without a gradient")
+AT_FULL_RATE = Threshold(
+    "steps at the highest rate that a schedule is worth", math.nan, 100.0, bad="below",
+    origin="a tenth of an ordinary short run of 1,000 steps; the healthy networks of the benchmarks need 1 to 1,000 to "
+    "fall by a tenth",
+)  # fmt: skip
+LITTLE = Condition("rate / the highest one", 0.01, origin="a step there is worth a hundredth of one at the highest")
 ANY_FALL = Condition("fall of the loss / loss", 1e-9, origin="below it there is no speed to extrapolate")
 NOT_BELOW_START = Condition("loss after / loss before", 0.98, origin="where the loss of a constant is not known")
 
@@ -54,14 +61,16 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     does not rise. Or a hundred times the rate is at least 30 times as fast (severe: 60), nearly in proportion, and the
     network stays above a constant while 800 steps at its own speed would not take it as far as twenty there (a
     warning: 500). Fine-tuning rates, at which a hundredfold rate diverges, are not reported; nor is a rate whose
-    schedule comes to the faster ones (`initial_lr` and `max_lr` of its groups, or `diagnose(..., scheduler=)`).
+    schedule comes to the faster ones (`initial_lr` and `max_lr` of its groups). With `diagnose(..., scheduler=)` the
+    highest rate of the schedule is judged in this way.
     """
     trial = evidence.trial
     if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0:
         return
-    if trial.has_learned or trial.outcome(trial.own) == "learns":
+    own = _at_its_highest(evidence, trial, trial.own)
+    if trial.has_learned or trial.outcome(own) == "learns":
         return
-    own, higher = trial.own, [each for each in trial.others if each.factor > 1]
+    higher = [each for each in trial.others if each.factor > own.factor]
     fall, fall_early = trial.fall(own)[0], trial.fall(own, early=True)[0]
     if not higher or not fall > ANY_FALL.at or not 0 < fall_early < fall:
         return
@@ -99,9 +108,50 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _at_its_highest(evidence: Evidence, trial: Trial, own: Attempt) -> Attempt:
+    """The run at the highest rate of the schedule, if it was tried, or that at the present rate."""
+    if evidence.schedule is None:
+        return own
+    return next((each for each in trial.others if math.isclose(each.lr, evidence.schedule.highest)), own)
+
+
 def _is_above_constant(trial: Trial, attempt: Attempt) -> bool:
     """Whether a run ends above a constant's loss; if that is not known, no lower than 2 % below the start."""
     return attempt.loss > (NOT_BELOW_START.at * trial.loss if trial.constant is None else trial.constant)
+
+
+@rule("learning-rate-too-low", quantity=LR)
+def soon_over(evidence: Evidence) -> Iterator[Finding]:
+    """A schedule whose rates, all together, are as much as a hundred steps at the highest, and which never ends.
+
+    Severe if it is stepped as often as the optimizer, and the network has not learned yet; a note if the training has
+    not begun, because such a schedule is ordinary if it is stepped once per epoch. Schedules that end at zero, or rise
+    again, have the length that they are meant to have.
+    """
+    schedule = evidence.schedule
+    has_learned = evidence.trial is not None and evidence.trial.has_learned
+    if schedule is None or schedule.is_per_batch is False or has_learned:
+        return
+    if not AT_FULL_RATE.is_severe(schedule.at_full_rate):
+        return
+    highest = max(schedule.rates)
+    top = schedule.rates.index(highest)
+    falls = next((k for k, rate in enumerate(schedule.rates) if k > top and rate <= LITTLE.at * highest), HORIZON)
+    when = "It is stepped" if schedule.is_per_batch else "If it is stepped"
+    yield Finding(
+        rule="learning-rate-too-low",
+        severity="severe" if schedule.is_per_batch else "note",
+        basis="proven",
+        summary=f"the schedule is at {number(schedule.rates[falls])}, a hundredth of {number(highest)}, "
+        f"after {falls} steps, and all that come are worth {number(schedule.at_full_rate)} steps at the highest rate.",
+        evidence={"steps at the highest rate": schedule.at_full_rate, "steps to a hundredth": float(falls)},
+        limits=AT_FULL_RATE.limits(),
+        reason=f"{when} after every batch, the training stands still before it has seen much of the data. Such decays "
+        "are made for one step per epoch.",
+        remedy="# call scheduler.step() once per epoch, or choose a decay that is meant for every batch: OneCycleLR, "
+        "CosineAnnealingLR",
+        rows=tuple(Row(k, "", LR, rate, "lr") for k, rate in enumerate(schedule.rates[: 2 * falls])),
+    )
 
 
 @rule("learning-rate-too-low", quantity=LR)
