@@ -60,7 +60,7 @@ KINDS: dict[str, Kind] = {
     "full-neurons": "symptom",
     "rank-collapse": "symptom",
     "activation-drift": "symptom",
-    "ill-conditioned-input": "symptom",
+    "ill-conditioned-input": "scale",
     "weight-domination": "symptom",
     "last-layer-drift": "symptom",
     "loss-not-decreasing": "outcome",

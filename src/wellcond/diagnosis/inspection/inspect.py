@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond.diagnosis.inspection.attention import Attention, OfOne
+from wellcond.diagnosis.inspection.broadcasts import Broadcast
 from wellcond.diagnosis.inspection.data import TensorFacts, facts_of
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.inspection.in_training import Refused, reached_in_training, refused
@@ -74,6 +75,7 @@ class Inspection:
         loss_depends: Whether the loss depends on any trainable parameter; None if no loss was computed.
         reached_in_training: Names of the parameters that it depends on in training mode; empty if as measured it
             depends on all.
+        broadcasts: Comparisons in a training step of N numbers with N others, each with all.
         refused: A later batch on which training fails, in the model's own modes.
         forward_error: Why the model could not be called, if it could not.
         loss_error: Why the loss could not be computed, if it could not.
@@ -105,6 +107,7 @@ class Inspection:
     loss_shape: tuple[int, ...] | None = None
     loss_depends: bool | None = None
     reached_in_training: frozenset[str] = frozenset()
+    broadcasts: tuple[Broadcast, ...] = ()
     refused: Refused | None = None
     forward_error: str = ""
     loss_error: str = ""
@@ -183,6 +186,7 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         loss=passes.loss,
         loss_shape=passes.loss_shape,
         loss_depends=passes.loss_depends,
+        broadcasts=tuple(passes.broadcasts),
         forward_error=passes.forward_error,
         loss_error=passes.loss_error,
         gradient_error=passes.gradient_error,

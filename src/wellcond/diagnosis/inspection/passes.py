@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from wellcond.diagnosis.inspection.broadcasts import Broadcast, Broadcasts
 from wellcond.diagnosis.inspection.failures import shortened_message
 from wellcond.diagnosis.inspection.signals import Signals
 from wellcond.errors import NoLoss
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem, merged
+from wellcond.problem.training_step import TrainingStep
 
 PASSED_EXAMPLES, PASSED_BATCHES = 128, 4
 """Stop the passes after this many examples or batches."""
@@ -48,6 +52,7 @@ class Passes:
         forward_error: Why the model could not be called.
         loss_error: Why the loss could not be computed.
         gradient_error: Why there are no gradients.
+        broadcasts: Comparisons in a training step of N numbers with N others, each with all.
     """
 
     def __init__(self, problem: Problem, signals: Signals) -> None:
@@ -60,6 +65,7 @@ class Passes:
         self.gradient_over_time: Tensor | None = None
         self.sequences: list[Tensor] = []
         self.forward_error = self.loss_error = self.gradient_error = ""
+        self.broadcasts: list[Broadcast] = []
         recurrent = (nn.RNNBase, nn.RNNCellBase)
         self._is_recurrent = any(isinstance(m, recurrent) for m in problem.model.modules())
 
@@ -77,8 +83,9 @@ class Passes:
         self.examples += examples_in(batch)
         self.sequences = []
         try:
-            with self._signals.watched(examples_in(batch)):
+            with self._signals.watched(examples_in(batch)), self._comparisons() as compared:
                 raw = self.problem.forward(index, self._differentiable(batch[0]))
+            self.broadcasts += compared.found
         except NoLoss:
             return None  # no illness of the network: `Problem` refuses it
         except Exception as error:  # the user's model may raise anything
@@ -115,6 +122,13 @@ class Passes:
         self.gradients = merged(self.gradients, gradients, share) if self.gradients else list(gradients)
         if of_sequences and of_sequences[0] is not None:
             self.gradient_over_time = of_sequences[0].double().norm(dim=(0, 2)).cpu()
+
+    @contextlib.contextmanager
+    def _comparisons(self) -> Iterator[Broadcasts]:
+        """Those of a training step; what a loss of outputs and targets compares is known by their shapes."""
+        compared = Broadcasts()
+        with compared if isinstance(self.problem.loss, TrainingStep) else contextlib.nullcontext():
+            yield compared
 
     def _differentiable(self, inputs: Any) -> Any:
         """The inputs, with sequences of recurrent networks as leaves of the graph; the model may write into them."""

@@ -20,13 +20,17 @@ FEW_CLASSES = Condition(
     "classes", 2, origin="one of two classes may be as rare as fraud; all but one of three or more are not"
 )
 
+IMAGES = 4
+"""Dimensions of a batch of images."""
+
 
 @rule("constant-target")
 def constant_target(evidence: Evidence) -> Iterator[Finding]:
     """Targets that are the same for all examples, of which at least 64 are read.
 
     Severe for labels of three classes or more. A warning for two, of which one may be rare, for targets per pixel or
-    token, and for numbers. A note for numbers that are all 0 or all 1: a GAN's labels, or a residual that is to vanish.
+    token, and for numbers. A note for numbers that are all 0 or all 1: a GAN's labels, or a residual that is to vanish;
+    but severe if they are masks of the size of the images: those of a GAN are coarser.
     """
     inspection = evidence.inspection
     if inspection is None or len(inspection.targets) != 1:
@@ -48,7 +52,8 @@ def constant_target(evidence: Evidence) -> Iterator[Finding]:
 
 def _severity(inspection: Inspection, fact: TensorFacts) -> Severity:
     if not fact.is_index:
-        return "note" if fact.is_binary else "warning"
+        is_mask = any(len(each.shape) == IMAGES and each.shape[2:] == fact.shape[-2:] for each in inspection.inputs)
+        return ("severe" if is_mask else "note") if fact.is_binary else "warning"
     classes = None if inspection.output is None else inspection.output.classes
     is_per_example = len(fact.shape) == 1 or fact.shape[1:] == (1,)
     return "severe" if is_per_example and classes is not None and classes > FEW_CLASSES.at else "warning"

@@ -106,6 +106,38 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+@rule("unscaled-input")
+def unscaled_on_the_way(evidence: Evidence) -> Iterator[Finding]:
+    """Inputs of a first layer with an RMS above 4 (severe: 10) where those of the model have ordinary scales.
+
+    A number that the model takes as a whole number, or makes of its inputs, is passed on as it is: a time step from 0
+    to 999 next to features of size 1. Not reported if the outputs of the layer have an RMS below 3.
+    """
+    inspection, table = evidence.inspection, evidence.conditioning
+    if inspection is None or table is None or _starts_with_norm(evidence, inspection):
+        return
+    if any(map(is_badly_scaled, inspection.inputs)):
+        return
+    for signal in _first_layers(inspection):
+        x = table[signal.name].x if signal.name in table else None
+        rms = math.sqrt(x.trace / x.dimension) if x is not None and x.dimension else 0.0
+        if not RMS.is_warning(rms) or _fits(signal):
+            continue
+        yield Finding(
+            rule="unscaled-input",
+            layer=signal.name,
+            severity=of_symptom(evidence, is_far=RMS.is_severe(rms)),
+            basis="measured",
+            summary=f"what {signal.name} takes has an RMS of {number(rms)}, although the model's inputs are of "
+            "ordinary size; expected is about 1.",
+            evidence={"RMS": rms, "RMS of its outputs": signal.rms},
+            reason="The curvature of the first layer grows with the square of the inputs' scale (Σx of huang2020, "
+            "section 3). A whole number, such as a time step, that is used as a number has its scale, too.",
+            remedy=f"# scale what forward() makes of its inputs before {signal.name}: divide a time step by the number "
+            "of steps, or embed it",
+        )
+
+
 def _first_layers(inspection: Inspection) -> list[Signal]:
     """The layers that no other one comes before: one for each branch of a network that has several."""
     layers = [s for s in inspection.signals if s.is_weighted or s.kind in CELLS]

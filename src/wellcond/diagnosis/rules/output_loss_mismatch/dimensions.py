@@ -54,6 +54,31 @@ def broadcast(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("output-loss-mismatch")
+def broadcast_in_step(evidence: Evidence) -> Iterator[Finding]:
+    """A training step that compares [N, 1] predictions with [N] numbers that depend on no weight, or the reverse.
+
+    Seen are differences and torch's losses of differences while the step runs, with N the batch size. Differences of
+    two predictions, which a ranking takes of all pairs, are meant so.
+    """
+    inspection = evidence.inspection
+    found = () if inspection is None else inspection.broadcasts
+    first = next((each for each in found if inspection and each.predicted[0] == inspection.batch_size), None)
+    if first is None:
+        return
+    yield Finding(
+        rule="output-loss-mismatch",
+        severity="severe",
+        basis="proven",
+        summary=f"the step compares predictions of shape {list(first.predicted)} with {list(first.given)} "
+        f"({first.function}), which gives {first.predicted[0]} × {first.predicted[0]} differences: each prediction is "
+        "compared with the targets of all examples.",
+        evidence={"examples": float(first.predicted[0]), "function": first.function},
+        reason="The best answer to all targets is their mean, whatever the inputs are.",
+        remedy="# give both one shape: predictions.squeeze(1), or targets.unsqueeze(1)",
+    )
+
+
+@rule("output-loss-mismatch")
 def wrong_dimension(evidence: Evidence) -> Iterator[Finding]:
     """A softmax over another dimension than that of the classes, or over a single unit; the graph shows which.
 
