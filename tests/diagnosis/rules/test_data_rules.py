@@ -9,6 +9,11 @@ import torch
 from rule_cases import FEATURES, N, findings, perceptron, severe, table
 from torch import nn
 
+import wellcond as wc
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.inspection.inspect import inspect
+from wellcond.diagnosis.judge import judged
+
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 2.0])
 def test_inputs_of_ordinary_scale_are_silent(scale: float) -> None:
@@ -237,3 +242,40 @@ def test_sorted_numbers_are_a_warning() -> None:
     y = x[:, :1].sort(0).values
     assert findings(perceptron(outputs=1), nn.MSELoss(), batches_of(x, y))["sorted-batches"].severity == "warning"
     assert "sorted-batches" not in findings(perceptron(outputs=1), nn.MSELoss(), batches_of(x, x[:, :1]))
+
+
+@pytest.mark.parametrize(("coarse", "expected"), [(1, "severe"), (4, "note")])
+def test_masks_without_foreground_and_labels_of_patches(coarse: int, expected: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(N, 1, 8, 8)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, coarse, stride=coarse))
+    y = torch.zeros(N, 1, 8 // coarse, 8 // coarse)
+    assert findings(model, nn.BCEWithLogitsLoss(), (x, y))["constant-target"].severity == expected
+    y[:, :, 0, 0] = 1.0
+    assert "constant-target" not in findings(model, nn.BCEWithLogitsLoss(), (x, y))
+
+
+class Timed(nn.Module):
+    """It takes the time step as a number."""
+
+    def __init__(self, scale: float, *, embeds: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.scale, self.time = scale, nn.Embedding(1000, 1) if embeds else None
+        self.first, self.last = nn.Linear(FEATURES + 1, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        time = step[:, None] / self.scale if self.time is None else self.time(step)
+        return self.last(self.first(torch.cat([x, time], 1)).tanh())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("model", "is_found"), [(Timed(1.0), True), (Timed(1000.0), False), (Timed(1.0, embeds=True), False)]
+)
+def test_a_whole_number_that_is_used_as_it_is(model: nn.Module, is_found: bool) -> None:
+    x, y = table()
+    steps = torch.randint(0, 1000, (N,), generator=torch.Generator().manual_seed(0))
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), [({"x": x, "step": steps}, y)])
+    evidence = Evidence(problem, None, inspect(problem), conditioning=wc.conditioning(problem))
+    found = [(each.rule, each.layer) for each in judged(evidence) if each.severity == "severe"]
+    assert found == ([("unscaled-input", "first")] if is_found else [])

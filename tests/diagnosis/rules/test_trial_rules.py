@@ -170,6 +170,36 @@ def test_the_first_rate_of_a_schedule_is_not_called_too_low(schedule: Callable[[
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("factor", "is_low"), [(1e-5, True), (1.0, False)])
+def test_a_schedule_whose_highest_rate_is_too_low(factor: float, is_low: bool) -> None:
+    x, y = clusters()
+    model = network()
+    optimizer = Adam(model.parameters(), lr=1e-2)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: factor * min((k + 1) / 100, (100 / (k + 1)) ** 0.5))
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), list(zip(x.split(32), y.split(32), strict=True)))
+    found = [(each.rule, each.severity) for each in wc.diagnose(problem, optimizer, scheduler=rates).findings]
+    assert (("learning-rate-too-low", "severe") in found) == is_low
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("steps", "severity"), [(0, "note"), (3, "severe")])
+def test_a_decay_that_is_soon_over_is_severe_once_it_is_stepped_after_every_batch(steps: int, severity: str) -> None:
+    x, y = clusters()
+    model = network()
+    optimizer = Adam(model.parameters(), lr=1e-4)
+    decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    batches = list(zip(x.split(32), y.split(32), strict=True))
+    for inputs, targets in batches[:steps]:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        decay.step()
+    diagnosis = wc.diagnose(wc.Problem(model, nn.CrossEntropyLoss(), batches), optimizer, scheduler=decay)
+    by_rule = {each.rule: each for each in diagnosis.findings}
+    assert by_rule["learning-rate-too-low"].severity == severity
+
+
+@pytest.mark.slow
 def test_epsilon_that_vanishes_in_half_precision_is_named() -> None:
     class Half(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:

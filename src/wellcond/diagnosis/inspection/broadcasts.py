@@ -50,9 +50,9 @@ class Broadcasts(TorchFunctionMode):
 
     def _look_at(self, name: str, first: Tensor, second: Tensor) -> None:
         predicted, given = (first, second) if first.requires_grad else (second, first)
-        shapes = {tuple(predicted.shape), tuple(given.shape)}
-        is_comparison = predicted.requires_grad and not given.requires_grad
-        if not is_comparison or not predicted.dim() or len(predicted) < 2 or shapes != {(len(predicted),), (len(predicted), 1)}:
+        if not predicted.requires_grad or given.requires_grad or not predicted.dim() or len(predicted) < 2:
+            return
+        if {tuple(predicted.shape), tuple(given.shape)} != {(len(predicted),), (len(predicted), 1)}:
             return
         if name in LOSSES or predicted.dim() == 2:
             self.found.append(Broadcast(name, tuple(predicted.shape), tuple(given.shape)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
-from typing import NamedTuple, Sized
+from collections.abc import Generator, Sized
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,7 +25,8 @@ SECONDS = 1.0
 """Time after which no further batch is read."""
 
 
-class Refused(NamedTuple):
+@dataclass(frozen=True)
+class Refused:
     """A batch that a copy in training could not be trained on.
 
     Attributes:
@@ -84,7 +85,7 @@ def _trained_copy(problem: Problem) -> Problem:
     return Problem(copied(problem.model), problem.loss, problem.source, dropout=0)
 
 
-def _unlike_before(problem: Problem) -> Iterator[tuple[int | None, Batch]]:
+def _unlike_before(problem: Problem) -> Generator[tuple[int | None, Batch], None, None]:
     """The first batch of an epoch, all that differ in kind from those before, and one of the size of the last."""
     began = time.perf_counter()
     first: Batch | None = None

@@ -193,12 +193,8 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         gradient_over_time=passes.gradient_over_time,
         nan_states=failures.attempt("the optimizer's state", lambda: tuple(_nan_states(problem, optimizer)), ()),
     )
-    if inspection.loss_depends is False or any(gradient is None for gradient in gradients.values()):
-        with failures.recording("the loss in training mode"):
-            inspection = replace(inspection, reached_in_training=reached_in_training(problem))
     if inspection.loss is not None and inspection.is_finite and not inspection.forward_error:
-        with failures.recording("the rest of the batches"):
-            inspection = replace(inspection, refused=refused(problem))
+        inspection = _with_training(inspection, problem, gradients, failures)
     return replace(inspection, failures=failures.recorded)
 
 
@@ -295,6 +291,17 @@ def _with_other_passes(
             None,
         ),
     )
+
+
+def _with_training(
+    inspection: Inspection, problem: Problem, gradients: Mapping[str, Tensor | None], failures: Failures
+) -> Inspection:
+    """What copies in training mode show."""
+    reached: frozenset[str] = frozenset()
+    if not inspection.loss_depends or any(gradient is None for gradient in gradients.values()):
+        reached = failures.attempt("the loss in training mode", lambda: reached_in_training(problem), reached)
+    failing = failures.attempt("the rest of the batches", lambda: refused(problem), None)
+    return replace(inspection, reached_in_training=reached, refused=failing)
 
 
 def _data_facts(problem: Problem, batches: list[Any], name: Literal["inputs", "targets"]) -> tuple[TensorFacts, ...]:

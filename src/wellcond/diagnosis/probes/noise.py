@@ -14,6 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from wellcond.diagnosis.probes.subject import Subject, relative_change
 from wellcond.network.calling import logits_of
 from wellcond.network.dropped import Dropped, DroppedValues
+from wellcond.network.isolation import isolation
 from wellcond.network.layers import weighted_layers
 
 
@@ -48,7 +49,7 @@ def noise(subject: Subject) -> Noise:
 def _passed(subject: Subject, seed: int, *, training: bool) -> tuple[list[Dropped], Tensor | None]:
     problem = subject.problem
     watched = DroppedValues(problem.model, set(weighted_layers(problem.model)), problem.device)
-    with torch.no_grad(), _in_mode(subject, training=training), watched:
+    with torch.no_grad(), _in_mode(subject, training=training), isolation.frozen_lent([problem.model]), watched:
         return watched.calls, logits_of(problem.forward(seed, subject.inputs))
 
 

@@ -54,7 +54,7 @@ def in_a_later_batch(evidence: Evidence) -> Iterator[Finding]:
         {"examples in the batch": float(refused.examples), "values that are not finite": float(refused.not_finite)},
         "# look at the inputs and targets of this batch, and leave out or fill in what is missing"
         if refused.not_finite
-        else "# look at what the model and the loss divide by in this batch, and pass drop_last=True if it is too small",
+        else "# look at what the model and the loss divide by in this batch; drop_last=True leaves out a last one",
     )
 
 

@@ -57,7 +57,7 @@ def isolated(
         tracking = [m for m in modules if batchnorm == "batch" and isinstance(m, _BatchNorm) and m.track_running_stats]
         sparse = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
         stack.enter_context(kept(snapshot))
-        stack.enter_context(_frozen_lent(norms))
+        stack.enter_context(frozen_lent(norms))
         stack.enter_context(rng_kept(device))
         stack.enter_context(gradient_hooks_off(modules))
         stack.enter_context(_no_cached_parametrizations())
@@ -130,9 +130,9 @@ def parameters_kept(params: Iterable[nn.Parameter]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _frozen_lent(norms: Iterable[nn.Module]) -> Iterator[None]:
-    """Replace frozen parameters by copies while inside: some norms keep their running statistics there."""
-    frozen = [p for norm in norms for p in norm.parameters() if not p.requires_grad]
+def frozen_lent(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Replace frozen parameters by copies while inside: some modules keep statistics, or averages of weights, there."""
+    frozen = [p for module in modules for p in module.parameters() if not p.requires_grad]
     with parameters_kept(frozen):
         for p in frozen:
             p.data = p.data.clone()
