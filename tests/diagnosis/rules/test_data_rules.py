@@ -277,5 +277,5 @@ def test_a_whole_number_that_is_used_as_it_is(model: nn.Module, is_found: bool) 
     steps = torch.randint(0, 1000, (N,), generator=torch.Generator().manual_seed(0))
     problem = wc.Problem(model, nn.CrossEntropyLoss(), [({"x": x, "step": steps}, y)])
     evidence = Evidence(problem, None, inspect(problem), conditioning=wc.conditioning(problem))
-    found = [(each.rule, each.layer) for each in judged(evidence) if each.severity == "severe"]
-    assert found == ([("unscaled-input", "first")] if is_found else [])
+    ill = [(each.rule, each.layer) for each in judged(evidence) if each.severity == "severe"]
+    assert ill == ([("unscaled-input", "first")] if is_found else [])

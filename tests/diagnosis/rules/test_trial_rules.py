@@ -177,8 +177,8 @@ def test_a_schedule_whose_highest_rate_is_too_low(factor: float, is_low: bool) -
     optimizer = Adam(model.parameters(), lr=1e-2)
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: factor * min((k + 1) / 100, (100 / (k + 1)) ** 0.5))
     problem = wc.Problem(model, nn.CrossEntropyLoss(), list(zip(x.split(32), y.split(32), strict=True)))
-    found = [(each.rule, each.severity) for each in wc.diagnose(problem, optimizer, scheduler=rates).findings]
-    assert (("learning-rate-too-low", "severe") in found) == is_low
+    ill = [(each.rule, each.severity) for each in wc.diagnose(problem, optimizer, scheduler=rates).findings]
+    assert (("learning-rate-too-low", "severe") in ill) == is_low
 
 
 @pytest.mark.slow

@@ -19,12 +19,12 @@ class Broadcast(NamedTuple):
     Attributes:
         function: Its name.
         predicted: Shape of what depends on the weights.
-        given: Shape of what does not.
+        fixed: Shape of what does not.
     """
 
     function: str
     predicted: tuple[int, ...]
-    given: tuple[int, ...]
+    fixed: tuple[int, ...]
 
 
 class Broadcasts(TorchFunctionMode):
@@ -49,10 +49,10 @@ class Broadcasts(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _look_at(self, name: str, first: Tensor, second: Tensor) -> None:
-        predicted, given = (first, second) if first.requires_grad else (second, first)
-        if not predicted.requires_grad or given.requires_grad or not predicted.dim() or len(predicted) < 2:
+        predicted, fixed = (first, second) if first.requires_grad else (second, first)
+        if not predicted.requires_grad or fixed.requires_grad or not predicted.dim() or len(predicted) < 2:
             return
-        if {tuple(predicted.shape), tuple(given.shape)} != {(len(predicted),), (len(predicted), 1)}:
+        if {tuple(predicted.shape), tuple(fixed.shape)} != {(len(predicted),), (len(predicted), 1)}:
             return
         if name in LOSSES or predicted.dim() == 2:
-            self.found.append(Broadcast(name, tuple(predicted.shape), tuple(given.shape)))
+            self.found.append(Broadcast(name, tuple(predicted.shape), tuple(fixed.shape)))

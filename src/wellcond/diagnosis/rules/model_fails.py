@@ -34,7 +34,7 @@ def fails_later(evidence: Evidence) -> Iterator[Finding]:
     """A model or a loss that takes the first batches and raises on a later one, in training mode.
 
     A copy in the model's own modes sees every batch of an epoch, as far as a second allows, whose shapes are new, or
-    whose indices are outside of the range so far; and as many examples as the last batch has. BatchNorm, say, refuses
+    whose indices are outside of the range so far; and examples in the number of the last batch. BatchNorm, say, refuses
     a last batch of one example.
     """
     refused = None if evidence.inspection is None else evidence.inspection.refused

@@ -61,15 +61,15 @@ def broadcast_in_step(evidence: Evidence) -> Iterator[Finding]:
     two predictions, which a ranking takes of all pairs, are meant so.
     """
     inspection = evidence.inspection
-    found = () if inspection is None else inspection.broadcasts
-    first = next((each for each in found if inspection and each.predicted[0] == inspection.batch_size), None)
+    broadcasts = () if inspection is None else inspection.broadcasts
+    first = next((each for each in broadcasts if inspection and each.predicted[0] == inspection.batch_size), None)
     if first is None:
         return
     yield Finding(
         rule="output-loss-mismatch",
         severity="severe",
         basis="proven",
-        summary=f"the step compares predictions of shape {list(first.predicted)} with {list(first.given)} "
+        summary=f"the step compares predictions of shape {list(first.predicted)} with {list(first.fixed)} "
         f"({first.function}), which gives {first.predicted[0]} × {first.predicted[0]} differences: each prediction is "
         "compared with the targets of all examples.",
         evidence={"examples": float(first.predicted[0]), "function": first.function},
