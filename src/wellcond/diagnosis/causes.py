@@ -159,6 +159,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "rank-collapse": ("vanishing-gradient", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
     "activation-drift": (
         "exploding-gradient", "vanishing-gradient", "ill-conditioned-input", "learning-rate-too-high",
+        "loss-not-decreasing",
     ),
     "ill-conditioned-input": ("learning-rate-too-low", "loss-not-decreasing"),
 }  # fmt: skip
