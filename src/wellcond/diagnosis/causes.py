@@ -106,7 +106,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "loss-not-decreasing",
     ),
     "wrong-mask": (
-        "non-finite", "attention-saturation", "rank-collapse", "learning-rate-too-high", "learning-rate-too-low",
+        "non-finite", "no-gradient", "attention-saturation", "rank-collapse", "learning-rate-too-high", "learning-rate-too-low",
         "labels-unrelated", "loss-not-decreasing",
     ),
     "future-seen": ("saturated-output",),

@@ -60,7 +60,6 @@ class Signal:
             finite.
         saturated: Share of values at which a bounded nonlinearity is flat; None for others, and where values are not
             finite.
-        is_blank: Whether it gives every example the same although its inputs differ, as a norm over single values does.
         not_finite: Share of values that are NaN or infinite.
         has_finite_input: Whether its input was finite.
         gradient: RMS over the examples of ‖∂ℓ/∂h‖, ℓ the example's own loss; None if no gradient came back.
@@ -69,6 +68,9 @@ class Signal:
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ for every step t of a recurrent layer, or ‖∂ℓ/∂h_t‖ of the outputs of
             a layer that is called again and again, such as a cell in a loop; None for others.
         after: Layers with weights that are the last ones before it, by the graph; several where paths meet.
+        is_blank: Whether it gives every example the same although its inputs differ, as a norm over single values does.
+        taken: RMS of what differs between the examples in its input, for a layer with a weight.
+        phase: The same of the argument of a sine or cosine after it; None if there is none.
     """
 
     name: str
@@ -90,6 +92,8 @@ class Signal:
     gradient_over_time: Tensor | None = None
     after: tuple[str, ...] = ()
     is_blank: bool = False
+    taken: float | None = None
+    phase: float | None = None
 
 
 FUNCTIONS: dict[Any, str] = WatchedRelu.FUNCTIONS | {
@@ -116,7 +120,10 @@ SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
 RECTIFIERS = ("relu", "relu6")
 _UNNAMED = "perhaps a ReLU"
 _NORMS: dict[Any, str] = dict.fromkeys((F.layer_norm, F.group_norm, F.instance_norm), "norm")
-_WATCHED = _NORMS | dict.fromkeys(PERHAPS_RELU, _UNNAMED) | FUNCTIONS | SeenAttention.FUNCTIONS
+_SINES: dict[Any, str] = dict.fromkeys(
+    (torch.sin, torch.cos, torch.sin_, torch.cos_, Tensor.sin, Tensor.cos, Tensor.sin_, Tensor.cos_), "sine"
+)
+_WATCHED = _NORMS | _SINES | dict.fromkeys(PERHAPS_RELU, _UNNAMED) | FUNCTIONS | SeenAttention.FUNCTIONS
 
 
 class Signals:
@@ -154,6 +161,7 @@ class Signals:
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._nodes: dict[str, list[Node]] = {}
         self._after: dict[str, tuple[str, ...]] = {}
+        self._phases: dict[str, float] = {}
         self._attention = SeenAttention()
         self._last: str = ""
         self._inside: list[str] = []
@@ -183,6 +191,7 @@ class Signals:
     def signals(self) -> list[Signal]:
         """All signals, in the order of the forward pass."""
         signals = [seen.signal() for seen in self._seen.values() if seen.rows]
+        signals = [each if each.is_nonlinearity else replace(each, phase=self._phases.get(each.name)) for each in signals]
         return [replace(each, after=self._after.get(each.name, ())) if each.is_weighted else each for each in signals]
 
     def attention(self) -> list[Attention]:
@@ -251,6 +260,12 @@ class Signals:
             with self._failures.recording("functions that are a ReLU"), torch._C.DisableTorchFunction():
                 if self._inside and is_rectified((args, kwargs), output):  # in a loss it is no unit
                     self._on_nonlinearity("relu", output)
+            return
+        if kind == "sine":
+            x = args[0] if args else None
+            if isinstance(x, Tensor) and x.requires_grad and x is not output and len(x) == self._examples:
+                with torch._C.DisableTorchFunction():
+                    self._phases[self._last] = max(_spread(x), self._phases.get(self._last, 0.0))
             return
         if kind == "norm":
             running = self._inside[-1] if self._inside else None
@@ -335,6 +350,7 @@ class _Seen:
         self.variations: list[float] = []
         self.has_finite_input = True
         self.is_blank = False
+        self.taken: float | None = None
         self.gradients: list[Tensor] = []
         self.norms: Tensor | None = None
         self.sensitivities: list[Tensor] = []
@@ -357,6 +373,8 @@ class _Seen:
             self._add_units(output.movedim(dim, -1).reshape(-1, output.shape[dim]))
         self.norms = None
         if self.is_weighted and len(output) == examples and examples > 1:
+            if x is not None and x.is_floating_point() and len(x) == examples:
+                self.taken = max(_spread(x), self.taken or 0.0)
             by_example = output.flatten(1)
             self.norms = torch.linalg.vector_norm(by_example, dim=1, dtype=_wide(output))
             some = by_example[:MOST_ROWS, :MOST_FEATURES].float()
@@ -402,6 +420,7 @@ class _Seen:
             not_finite=self.not_finite / self.values,
             has_finite_input=self.has_finite_input,
             is_blank=self.is_blank and is_known,
+            taken=self.taken,
             gradient=_rms(self.gradients),
             sensitivity=_rms(self.sensitivities),
             gradient_over_time=self._over_calls() if self.over_time is None else self.over_time,
