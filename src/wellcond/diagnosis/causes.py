@@ -106,8 +106,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "loss-not-decreasing",
     ),
     "wrong-mask": (
-        "non-finite", "no-gradient", "attention-saturation", "rank-collapse", "learning-rate-too-high", "learning-rate-too-low",
-        "labels-unrelated", "loss-not-decreasing",
+        "non-finite", "no-gradient", "attention-saturation", "rank-collapse", "learning-rate-too-high",
+        "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
     ),
     "future-seen": ("saturated-output",),
     "label-shift": ("saturated-output", "learning-rate-too-low"),

@@ -75,8 +75,8 @@ def test_relus_that_are_off_are_found_by_any_name(name: str, is_inside: bool) ->
     ],
 )
 def test_masks_and_limits_are_no_relus(function: Function) -> None:
-    found = findings(OnPixels(function, -1.0, is_inside=False), LOSS, table())
-    assert not {"dying-neurons", "full-neurons"} & set(found)
+    by_rule = findings(OnPixels(function, -1.0, is_inside=False), LOSS, table())
+    assert not {"dying-neurons", "full-neurons"} & set(by_rule)
 
 
 def test_a_hinge_in_a_loss_is_no_unit() -> None:
@@ -138,14 +138,22 @@ class Scale(nn.Module):
         return self.scale * x
 
 
+class Branch(nn.Module):
+    """h + f(h)."""
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.function(h)
+
+
 def test_branches_that_start_at_nothing_are_no_collapse() -> None:
     zero_gamma = nn.LayerNorm(16)
     nn.init.zeros_(zero_gamma.weight)
-    for branch in (Scale(0.0), Scale(1e-6), zero_gamma):
-        model = Normalized(branch)
-        model.norm = nn.Sequential(branch)
-        torch.manual_seed(0)
-        assert "rank-collapse" not in findings(nn.Sequential(nn.Linear(FEATURES, 16), branch), LOSS, table())
+    for function in (Scale(0.0), Scale(1e-6), zero_gamma):
+        assert "rank-collapse" not in findings(Normalized(Branch(function)), LOSS, table())
 
 
 class Experts(nn.Module):
@@ -182,9 +190,9 @@ def curve() -> tuple[Tensor, Tensor]:
     ],
 )
 def test_stacked_units_that_are_alike_stay_alike(w1: Tensor, w2: Tensor, is_gated: bool) -> None:
-    found = findings(Experts(w1, w2, is_gated), nn.MSELoss(), curve())
-    assert found["symmetric-initialisation"].layer == "w1"
-    assert "output-loss-mismatch" not in found
+    by_rule = findings(Experts(w1, w2, is_gated), nn.MSELoss(), curve())
+    assert by_rule["symmetric-initialisation"].layer == "w1"
+    assert "output-loss-mismatch" not in by_rule
 
 
 @pytest.mark.parametrize(
@@ -269,17 +277,89 @@ def test_weights_that_are_small_with_nothing_to_make_up_for_it_are_still_reporte
     assert findings(model, LOSS, table())["bad-initialisation"].layer == "2"
 
 
+def test_where_there_is_no_module_the_parameter_is_named() -> None:
+    class Distances(nn.Module):
+        def __init__(self, centers: Tensor) -> None:
+            super().__init__()
+            self.centers, self.last = nn.Parameter(centers.clone()), nn.Linear(len(centers), CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last((x[:, None] - self.centers).square().sum(-1).sqrt())
+
+    x, y = table()
+    assert findings(Distances(x[:5]), LOSS, (x, y))["non-finite"].layer == "centers"
+
+
+@pytest.mark.parametrize("is_inverted", [True, False])
+def test_a_pooling_that_sees_padding_alone_is_named(is_inverted: bool) -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.last = nn.Linear(3, 16), nn.Linear(16, CLASSES)
+            self.query = nn.Parameter(torch.randn(1, 1, 16))
+            self.pool = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x: Tensor, is_there: Tensor) -> Tensor:
+            h = torch.tanh(self.embed(x))
+            query = self.query.expand(len(h), -1, -1)
+            return self.last(self.pool(query, h, h, key_padding_mask=is_there ^ (not is_inverted))[0][:, 0])
+
+    draw = torch.Generator().manual_seed(0)
+    is_there = torch.arange(9) < torch.randint(2, 8, (N, 1), generator=draw)
+    x = torch.randn(N, 9, 3, generator=draw) * is_there[..., None]
+    inputs = {"x": x, "is_there": is_there}
+    by_rule = findings(Pooled(), LOSS, [(inputs, (x.sum((1, 2)) > 0).long())])
+    assert ("wrong-mask" in by_rule) == is_inverted
+    assert not is_inverted or by_rule["wrong-mask"].layer == "pool"
+
+
+def spirals() -> list[tuple[Tensor, Tensor]]:
+    draw = torch.Generator().manual_seed(0)
+    side = torch.randint(0, 2, (640,), generator=draw)
+    t = 2 + 4 * torch.rand(640, generator=draw)
+    angle = 1.2 * t + math.pi * side
+    x = torch.stack([t * angle.cos(), t * angle.sin()], 1) / 3
+    return list(zip(x.split(64), side.split(64), strict=True))
+
+
+def planes() -> list[tuple[Tensor, Tensor]]:
+    x = torch.randn(640, 2, generator=torch.Generator().manual_seed(0))
+    return list(zip(x.split(64), (x.sum(1) > 0).long().split(64), strict=True))
+
+
+@pytest.mark.parametrize(("data", "severity"), [(spirals, "severe"), (planes, "note")])
+def test_a_lack_of_nonlinearity_is_as_severe_as_what_an_affine_map_lacks(
+    data: Callable[[], list[tuple[Tensor, Tensor]]], severity: str
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 64), nn.Linear(64, 64), nn.Linear(64, 2))
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    by_rule = {each.rule: each for each in wc.diagnose(wc.Problem(model, LOSS, data()), optimizer).findings}
+    assert by_rule["no-nonlinearity"].severity == severity
+
+
+def test_updates_that_are_lost_name_the_layer_with_most_of_them() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, CLASSES)).bfloat16()
+    nn.init.uniform_(model[0].weight, 0.9, 1.0)
+    data = [(x.bfloat16(), y) for x, y in batches()]
+    optimizer = torch.optim.SGD(model.parameters(), 1e-5)
+    by_rule = {each.rule: each for each in wc.diagnose(wc.Problem(model, LOSS, data), optimizer).findings}
+    assert by_rule["lost-updates"].layer == "0"
+
+
 def test_a_rate_that_is_too_high_in_one_group_names_its_module() -> None:
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
     model = nn.Sequential()
     model.body, model.head = body, nn.Linear(32, CLASSES)
     optimizer = torch.optim.Adam([{"params": body.parameters(), "lr": 0.5}, {"params": model.head.parameters()}], 1e-3)
-    found = {each.rule: each for each in wc.diagnose(wc.Problem(model, LOSS, batches()), optimizer).findings}
-    assert found["learning-rate-too-high"].layer == "body"
+    by_rule = {each.rule: each for each in wc.diagnose(wc.Problem(model, LOSS, batches()), optimizer).findings}
+    assert by_rule["learning-rate-too-high"].layer == "body"
     even = torch.optim.Adam(model.parameters(), 0.5)
-    found = {each.rule: each for each in wc.diagnose(wc.Problem(model, LOSS, batches()), even).findings}
-    assert found["learning-rate-too-high"].layer == ""
+    by_rule = {each.rule: each for each in wc.diagnose(wc.Problem(model, LOSS, batches()), even).findings}
+    assert by_rule["learning-rate-too-high"].layer == ""
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:

@@ -191,7 +191,9 @@ class Signals:
     def signals(self) -> list[Signal]:
         """All signals, in the order of the forward pass."""
         signals = [seen.signal() for seen in self._seen.values() if seen.rows]
-        signals = [each if each.is_nonlinearity else replace(each, phase=self._phases.get(each.name)) for each in signals]
+        signals = [
+            each if each.is_nonlinearity else replace(each, phase=self._phases.get(each.name)) for each in signals
+        ]
         return [replace(each, after=self._after.get(each.name, ())) if each.is_weighted else each for each in signals]
 
     def attention(self) -> list[Attention]:

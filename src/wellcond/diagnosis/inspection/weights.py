@@ -39,8 +39,8 @@ class Weight:
         distinct: Number of different rows, counted together with their gradients; None for parameters without rows, or
             with NaN, which cannot be compared.
         distinct_rows: Number of different rows, whatever their gradients; None where `distinct` is.
-        alike: Slices of a tensor of two or more dimensions that is no known layer's weight, such as the units of stacked
-            experts, (E, in, out), if all of them are the same along one dimension, and their gradients too; else 0.
+        alike: Number of slices along one dimension, such as the units of stacked experts, (E, in, out), that are all
+            the same, and their gradients too; 0 if some differ, and for weights of known layers.
         outlier: Largest singular value over the largest that independent entries of this size give (Marchenko-Pastur):
             about 1 for any weights that were drawn, and more once training has aligned them; None without rows.
         order: Place of its layer in the forward pass; None if it is never called.

@@ -53,8 +53,8 @@ LARGE_SIGNAL = Condition(
 SMALL_SIGNAL = Condition("RMS of what varies in a layer's outputs", 0.05, origin="above it weights fit their inputs")
 PHASE = Threshold(
     "RMS of what differs between examples in the argument of a hidden sine", math.nan, 2 * math.pi,
-    origin="a whole period; 1 by the initialization of sine networks (Sitzmann et al. 2020), 12 by torch's default times "
-    "30",
+    origin="a whole period; 1 by the initialization of sine networks (Sitzmann et al. 2020), 12 by torch's default "
+    "times 30",
 )  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def wrapped_phase(evidence: Evidence) -> Iterator[Finding]:
             basis="measured",
             summary=f"the arguments of the sine after {signal.name} vary by {number(phase)}, more than a whole period.",
             evidence={"RMS of the phase": phase},
-            reason="A sine network keeps its signals with weights from ±√(6/fan_in)/ω, whose phases vary by 1 (Sitzmann "
-            "et al. 2020); beyond a period neighbors are mapped to points that have nothing in common.",
+            reason="A sine network keeps its signals with weights from ±√(6/fan_in)/ω, whose phases vary by 1 "
+            "(Sitzmann et al. 2020); beyond a period neighbors are mapped to points that have nothing in common.",
             remedy=f"for p in model.get_submodule({signal.name!r}).parameters():\n    p.data /= {phase:.2g}",
         )

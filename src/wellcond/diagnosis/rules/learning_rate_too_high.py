@@ -122,7 +122,9 @@ def _module_above(evidence: Evidence, lr: float) -> str:
     above = [name.split(".")[:-1] for name, rate in rates.items() if rate > lr]
     if not above or len(above) == len(rates):
         return ""
-    return ".".join(parts[0] for parts in itertools.takewhile(lambda each: len(set(each)) == 1, zip(*above, strict=False)))
+    return ".".join(
+        parts[0] for parts in itertools.takewhile(lambda each: len(set(each)) == 1, zip(*above, strict=False))
+    )
 
 
 def _summed(evidence: Evidence) -> int:

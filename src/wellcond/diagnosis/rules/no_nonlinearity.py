@@ -26,8 +26,8 @@ LINEAR_FIT = Threshold(
 )  # fmt: skip
 
 CURVED = Threshold(
-    "smooth fit of the targets / linear fit, both in standard deviations of shuffled targets", math.nan, 2.0,
-    origin="0.3 to 1.4 on 28 tables and images that a linear fit explains well; 2.7 on two spirals, 5 on products",
+    "what a linear fit gets wrong / what the nearest neighbor or a smooth fit does", math.nan, 2.0,
+    origin="1 on a linear function with noise; 3 and more on spirals, rings and products",
 )  # fmt: skip
 
 
@@ -37,11 +37,12 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
 
     Its graph shows it, or midpoints of examples, which every stretch between layers maps to midpoints: the result of an
     activation may be dropped, or the activation change nothing here, like LeakyReLU(1.0) or a clamp that is never
-    reached. Severe if a linear fit predicts the targets no better than chance, or half as well as a smooth one, and
-    the trial does not get below half of a constant's loss (or the loss stands still at every rate); a warning if that
-    is not known; a note if an affine map is enough. The last operation
-    may be a softmax or a sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as in a linear
-    autoencoder, are a product of low rank, which one layer is not. ReLUs that are always on or off are other rules'.
+    reached. Severe if a trial does not learn and a linear fit predicts the targets no better than chance (or the loss
+    stands still at every rate); and if no run gets below half of a constant's loss, while a linear fit gets more than
+    half of what a constant does wrong, and twice as much as another fit. A warning if that is not known; a note if an
+    affine map is enough. The last operation may be a softmax or a sigmoid. A BatchNorm is affine in use. Layers
+    narrower than both ends, as in a linear autoencoder, are a product of low rank, which one layer is not. ReLUs that
+    are always on or off are other rules'.
     """
     inspection = evidence.inspection
     if inspection is None or _are_full(inspection):
@@ -158,12 +159,13 @@ def _lack(evidence: Evidence) -> Severity:
 
 
 def _is_curved(trial: Trial) -> bool:
-    """Whether a smooth fit tells twice as much as a linear one, and no run gets below half of a constant's loss."""
+    """Whether a linear fit, like every run, leaves half of what a constant gets wrong, and another fit does not."""
     relation, constant = trial.relation, trial.constant
-    if relation is None or constant is None or trial.has_learned or relation.smooth < LINEAR_FIT.severe:
+    if relation is None or constant is None or trial.has_learned:
         return False
     is_unlearned = all(not each.loss < HALF * constant for each in trial.attempts)
-    return is_unlearned and relation.smooth > CURVED.severe * max(relation.linear, 1.0)
+    lacks = relation.linear_error > max(HALF, CURVED.severe * relation.other_error)
+    return is_unlearned and lacks
 
 
 def _probes(evidence: Evidence) -> dict[str, float | str]:

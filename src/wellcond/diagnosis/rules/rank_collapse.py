@@ -63,10 +63,10 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("rank-collapse", quantity=VARIATION)
 def blank(evidence: Evidence) -> Iterator[Finding]:
-    """A norm, or another module without weights of its own, that gives every example exactly the same.
+    """A norm that gives every example the same but for rounding, or another module that does so exactly.
 
     A norm over single values subtracts each from itself: one channel per group after a global pooling, or one feature.
-    Activations are other rules'.
+    Activations, softmaxes and dropouts are other rules'.
     """
     inspection = evidence.inspection
     if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at:
@@ -78,11 +78,11 @@ def blank(evidence: Evidence) -> Iterator[Finding]:
                 layer=signal.name,
                 severity=of_symptom(evidence, is_far=True),
                 basis="measured",
-                summary=f"{signal.name or 'the model'} ({signal.kind}) gives all {inspection.examples} examples exactly "
-                "the same, although its inputs differ.",
+                summary=f"{signal.name or 'the model'} ({signal.kind}) gives all {inspection.examples} examples the "
+                "same, although its inputs differ.",
                 evidence={"variation": 0.0, "RMS": signal.rms},
                 reason="Minus its own mean a single value is 0: a norm needs several values to normalize together.",
-                remedy="# normalize over more than one value: fewer groups, the channels' dimension, or before the pooling",
+                remedy="# normalize over more than one value: fewer groups, all channels, or before the pooling",
             )
             return
 
