@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -317,7 +317,7 @@ class Signals:
                     seen.over_time = steps.double().flatten(1).norm(dim=1).cpu()
 
 
-def _is_blank(x: Any, output: Tensor, params: list[Tensor], examples: int, *, is_norm: bool) -> bool:
+def _is_blank(x: Any, output: Tensor, params: Sequence[Tensor], examples: int, *, is_norm: bool) -> bool:
     """Whether inputs that differ give outputs of their shape that do not, and not by weights of zeros.
 
     Those of a norm have the size of its weight, so that rounding is small against it; others are exactly the same.
