@@ -106,8 +106,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "loss-not-decreasing",
     ),
     "wrong-mask": (
-        "non-finite", "attention-saturation", "rank-collapse", "learning-rate-too-high", "learning-rate-too-low",
-        "labels-unrelated", "loss-not-decreasing",
+        "non-finite", "no-gradient", "attention-saturation", "rank-collapse", "learning-rate-too-high",
+        "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
     ),
     "future-seen": ("saturated-output",),
     "label-shift": ("saturated-output", "learning-rate-too-low"),
@@ -159,6 +159,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "rank-collapse": ("vanishing-gradient", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
     "activation-drift": (
         "exploding-gradient", "vanishing-gradient", "ill-conditioned-input", "learning-rate-too-high",
+        "loss-not-decreasing",
     ),
     "ill-conditioned-input": ("learning-rate-too-low", "loss-not-decreasing"),
 }  # fmt: skip

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,6 +46,8 @@ class Relation:
         is_regression: Whether the targets are numbers, and not classes or zeros and ones.
         effective: Twice the examples that are not of the commonest class, or all: a rare class says little.
         slow: What gradient descent on these features learns last; None if there are too few examples.
+        linear_error: What ridge regression gets wrong, classes or the squares of numbers, over what a constant does.
+        other_error: What the better of the other two probes gets wrong.
     """
 
     examples: int
@@ -56,6 +59,8 @@ class Relation:
     is_regression: bool
     effective: int
     slow: Slow | None
+    linear_error: float = math.nan
+    other_error: float = math.nan
 
     @property
     def best(self) -> float:
@@ -99,7 +104,7 @@ def left_out_prediction(features: Tensor, targets: Tensor) -> Prediction:
     if len(x) < 3 or not x.shape[1] or not bool((y != y[0]).any()):
         return Prediction(0.0, 1.0)
     x = (x - x.mean(0)) / x.std(0)
-    errors = _left_out(x @ x.T, min(x.shape), y, _orders(len(x)))
+    errors = _left_out(x @ x.T, min(x.shape), y, _orders(len(x))).errors
     return Prediction(_deviations(errors), float(errors[0] / (y - y.mean(0)).square().sum()))
 
 
@@ -149,18 +154,30 @@ def _related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
     distances = torch.cdist(x, x)
     kernel = (-0.5 * (distances / distances.median()).square()).exp()
     nearest = distances.fill_diagonal_(math.inf).argmin(1)
+    linear, smooth = (_left_out(*gram, y, orders) for gram in ((x @ x.T, min(x.shape)), (_centered(kernel), len(x))))
+    others = [_wrong(y, each, is_regression=is_regression) for each in (y[nearest], smooth.predicted)]
     commonest = 0 if is_regression else int(torch.unique(y, dim=0, return_counts=True)[1].max())
     return Relation(
         examples=len(x),
         neighbor=_deviations((y[orders] - y[orders[:, nearest]]).square().sum((1, 2))),
-        linear=_deviations(_left_out(x @ x.T, min(x.shape), y, orders)),
-        smooth=_deviations(_left_out(_centered(kernel), len(x), y, orders)),
+        linear=_deviations(linear.errors),
+        smooth=_deviations(smooth.errors),
         structure=_structure(x),
         features=x.shape[1],
         is_regression=is_regression,
         effective=min(len(x), 2 * (len(x) - commonest)),
         slow=_slow(x, y),
+        linear_error=_wrong(y, linear.predicted, is_regression=is_regression),
+        other_error=min(others),
     )
+
+
+def _wrong(y: Tensor, predicted: Tensor, *, is_regression: bool) -> float:
+    """How many classes, given as indicators, are predicted wrongly, or squared errors, over those of a constant."""
+    if is_regression or not bool(((y == 0) | (y == 1)).all()):
+        return float((y - predicted).square().sum() / (y - y.mean(0)).square().sum())
+    labels, guesses = (t.argmax(1) if t.shape[1] > 1 else (t[:, 0] > 0.5).long() for t in (y, predicted))
+    return float((labels != guesses).sum() / (len(y) - labels.bincount().max()))
 
 
 def _read(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
@@ -230,15 +247,20 @@ def _mixed(y: Tensor) -> Tensor:
     return y @ mix
 
 
-def _left_out(gram: Tensor, rank: int, y: Tensor, orders: Tensor) -> Tensor:
-    """(orders,), the squared error of leave-one-out ridge predictions of the targets in every order."""
+class _LeftOut(NamedTuple):
+    """Leave-one-out ridge predictions: their squared error in every order of the targets, and those of the first."""
+
+    errors: Tensor
+    predicted: Tensor
+
+
+def _left_out(gram: Tensor, rank: int, y: Tensor, orders: Tensor) -> _LeftOut:
     n = len(gram)
     ridge = max(RIDGE * float(gram.trace()) / rank, 1e-9)
     hat = torch.linalg.solve(gram + ridge * torch.eye(n, dtype=gram.dtype), gram).T + 1 / n
     targets = (y - y.mean(0))[orders].movedim(0, 1).flatten(1)
     errors = (targets - hat @ targets) / (1 - hat.diagonal()).clamp_min(1e-6)[:, None]
-    summed: Tensor = errors.square().sum(0).view(len(orders), -1).sum(1)
-    return summed
+    return _LeftOut(errors.square().sum(0).view(len(orders), -1).sum(1), y - errors[:, : y.shape[1]])
 
 
 def _centered(kernel: Tensor) -> Tensor:

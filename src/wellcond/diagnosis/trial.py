@@ -204,11 +204,11 @@ class _Attempts:
         run = self.trainer.start(factor=factor, **changes)
         run.run(self.short)
         early = after = tuple(run.evaluate())
-        lost = _lost(self.trainer, run)
+        lost, most_lost = _lost(self.trainer, run)
         if steps > self.short and not self.clock.is_late:
             run.run(steps - self.short)
             after = tuple(run.evaluate())
-        return Attempt(factor, factor * self.lr, run.as_run, early, after, lost)
+        return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost)
 
     def lower(self, known: Trial, own: Attempt) -> list[Attempt]:
         """Lower rates until the loss falls, or until it rises in proportion to two rates, as steps uphill make it."""
@@ -263,16 +263,20 @@ class _Attempts:
         return attempts
 
 
-def _lost(trainer: CopyTrainer, run: CopyRun) -> float:
-    """The share of the weights with a gradient that no step has changed; NaN if none has a gradient."""
+def _lost(trainer: CopyTrainer, run: CopyRun) -> tuple[float, str]:
+    """The share of the weights with a gradient that no step has changed, and the parameter with most of them.
+
+    NaN if none has a gradient.
+    """
     held = {p for group in run.optimizer.param_groups for p in group["params"]}
-    counts = [0, 0]
-    for before, after in zip(trainer.problem.params.values(), run.problem.params.values(), strict=True):
+    lost: dict[str, int] = {}
+    reached = 0
+    for (name, before), after in zip(trainer.problem.params.items(), run.problem.params.values(), strict=True):
         if after in held and after.grad is not None and not after.grad.is_sparse:
             has_gradient = after.grad != 0
-            counts[0] += int(((before == after) & has_gradient).sum())
-            counts[1] += int(has_gradient.sum())
-    return counts[0] / counts[1] if counts[1] else math.nan
+            lost[name] = int(((before == after) & has_gradient).sum())
+            reached += int(has_gradient.sum())
+    return (sum(lost.values()) / reached, max(lost, key=lambda name: lost[name])) if reached else (math.nan, "")
 
 
 def _few(problem: Problem, batch: Batch, in_pass: float) -> Handful | None:

@@ -49,6 +49,7 @@ class Attempt:
         after: Loss of each batch at the end of the run.
         lost: Share of the weights with a gradient that are as they were after the first steps, because each step was
             below their precision; NaN if it was not counted.
+        most_lost: The parameter with most of these weights; "" if they were not counted.
     """
 
     factor: float
@@ -57,6 +58,7 @@ class Attempt:
     early: tuple[float, ...]
     after: tuple[float, ...]
     lost: float = math.nan
+    most_lost: str = ""
 
     @property
     def loss(self) -> float:

@@ -138,3 +138,17 @@ def test_rules_are_left_out_by_name_and_unknown_names_are_refused(only: Any) -> 
     assert [each.rule for each in judged(evidence(), ignore=("a",))] == ["b"]
     with pytest.raises(ValueError, match=r"there is no rule 'aa'\. Closest: 'a'"):
         judged(evidence(), ignore=("aa",))
+
+
+def test_what_is_seen_at_a_layer_explains_a_loss_that_does_not_fall(only: Any) -> None:
+    only(
+        loss_not_decreasing=([finding("loss-not-decreasing", basis="tried")], ()),
+        rank_collapse=([finding("rank-collapse", "warning", layer="2")], ("loss-not-decreasing",)),
+    )
+    (one,) = judged(evidence())
+    assert (one.rule, one.severity, one.consequences[0].rule) == ("rank-collapse", "severe", "loss-not-decreasing")
+    only(
+        loss_not_decreasing=([finding("loss-not-decreasing", basis="tried")], ()),
+        rank_collapse=([finding("rank-collapse", "note", layer="2")], ("loss-not-decreasing",)),
+    )
+    assert [each.rule for each in judged(evidence())] == ["loss-not-decreasing", "rank-collapse"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,8 @@ from wellcond.network.calling import tensors_in
 from wellcond.network.graph import nearest_before
 from wellcond.network.layers import feature_dim, rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
+from wellcond.network.rectified import FUNCTIONS as PERHAPS_RELU
+from wellcond.network.rectified import is_rectified
 from wellcond.network.taps import WatchedFunctions, WatchedRelu, bracketed, tapped
 
 MOST_ROWS, MOST_FEATURES = 256, 4096
@@ -29,6 +31,11 @@ MOST_ROWS, MOST_FEATURES = 256, 4096
 CELLS = ("RNNCell", "LSTMCell", "GRUCell")
 MANY_CALLS = 10
 """Calls in one pass from which a layer counts as one in a loop over steps."""
+ROUNDED = 1e-5
+"""RMS of what differs between examples, over that of all, below which inputs are the same but for rounding."""
+BLANK = 1e-3
+"""RMS of what differs between examples in a norm's outputs, over its weights': 1 by its definition, and 1e-7 to 6e-5,
+which is rounding, where it normalizes single values."""
 FLAT = 0.1
 """A nonlinearity is saturated where its slope is below this share of its largest one."""
 
@@ -38,7 +45,8 @@ class Signal:
     """Output of one module, or of a nonlinearity, and the gradient with respect to it.
 
     Attributes:
-        name: Name of the module; for a nonlinearity, that of the last weighted layer or norm before it.
+        name: Name of the module; for a nonlinearity, that of the last weighted layer, norm or module with a matrix of
+            its own before it, or around it.
         kind: Type of the module, or name of the function.
         is_weighted: Whether it is a layer with a weight: linear, convolutional, recurrent, attention or embedding.
         is_nonlinearity: Whether it is a function such as ReLU.
@@ -60,6 +68,9 @@ class Signal:
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ for every step t of a recurrent layer, or ‖∂ℓ/∂h_t‖ of the outputs of
             a layer that is called again and again, such as a cell in a loop; None for others.
         after: Layers with weights that are the last ones before it, by the graph; several where paths meet.
+        is_blank: Whether it gives every example the same although its inputs differ, as a norm over single values does.
+        taken: RMS of what differs between the examples in its input, for a layer with a weight.
+        phase: The same of the argument of a sine or cosine after it; None if there is none.
     """
 
     name: str
@@ -80,6 +91,9 @@ class Signal:
     sensitivity: float | None = None
     gradient_over_time: Tensor | None = None
     after: tuple[str, ...] = ()
+    is_blank: bool = False
+    taken: float | None = None
+    phase: float | None = None
 
 
 FUNCTIONS: dict[Any, str] = WatchedRelu.FUNCTIONS | {
@@ -104,6 +118,12 @@ SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Slopes of bounded functions as functions of their output, relative to the largest slope."""
 RECTIFIERS = ("relu", "relu6")
+_UNNAMED = "perhaps a ReLU"
+_NORMS: dict[Any, str] = dict.fromkeys((F.layer_norm, F.group_norm, F.instance_norm), "norm")
+_SINES: dict[Any, str] = dict.fromkeys(
+    (torch.sin, torch.cos, torch.sin_, torch.cos_, Tensor.sin, Tensor.cos, Tensor.sin_, Tensor.cos_), "sine"
+)
+_WATCHED = _NORMS | _SINES | dict.fromkeys(PERHAPS_RELU, _UNNAMED) | FUNCTIONS | SeenAttention.FUNCTIONS
 
 
 class Signals:
@@ -141,6 +161,7 @@ class Signals:
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._nodes: dict[str, list[Node]] = {}
         self._after: dict[str, tuple[str, ...]] = {}
+        self._phases: dict[str, float] = {}
         self._attention = SeenAttention()
         self._last: str = ""
         self._inside: list[str] = []
@@ -161,7 +182,7 @@ class Signals:
             stack.enter_context(bracketed(self._names, self._on_entry, self._on_exit))
             if recurrent:
                 stack.enter_context(tapped(recurrent, _nothing, None, self._on_input_gradient))
-            stack.enter_context(WatchedFunctions(FUNCTIONS | SeenAttention.FUNCTIONS, self._on_function))
+            stack.enter_context(WatchedFunctions(_WATCHED, self._on_function))
             yield
         with self._failures.recording("the order of the layers"):
             self._after = self._after or nearest_before(self._nodes)
@@ -170,6 +191,9 @@ class Signals:
     def signals(self) -> list[Signal]:
         """All signals, in the order of the forward pass."""
         signals = [seen.signal() for seen in self._seen.values() if seen.rows]
+        signals = [
+            each if each.is_nonlinearity else replace(each, phase=self._phases.get(each.name)) for each in signals
+        ]
         return [replace(each, after=self._after.get(each.name, ())) if each.is_weighted else each for each in signals]
 
     def attention(self) -> list[Attention]:
@@ -185,9 +209,12 @@ class Signals:
         return self._attention.of_one
 
     def _on_entry(self, module: nn.Module, _args: Any, _kwargs: Any) -> None:
-        self._inside.append(self._names[module])
+        name = self._names[module]
+        self._inside.append(name)
+        if name not in self._weighted and any(p.dim() > 1 for p in module.parameters(recurse=False)):
+            self._last = name
         if not torch.is_grad_enabled():
-            self.without_graph.add(self._names[module])
+            self.without_graph.add(name)
 
     def _on_exit(self, _module: nn.Module, _output: Any) -> None:
         self._inside.pop()
@@ -225,9 +252,32 @@ class Signals:
         nth = self._calls[name, type(module).__name__] - 1
         seen.calls = max(seen.calls, nth + 1)
         seen.add(tensor, dim, x if isinstance(x, Tensor) else None, self._examples)
+        if name not in self._weighted:
+            params = list(module.parameters())
+            seen.is_blank |= _is_blank(x, tensor, params, self._examples, is_norm=is_norm(module))
         return seen, nth
 
     def _on_function(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if kind == _UNNAMED:
+            with self._failures.recording("functions that are a ReLU"), torch._C.DisableTorchFunction():
+                if self._inside and is_rectified((args, kwargs), output):  # in a loss it is no unit
+                    self._on_nonlinearity("relu", output)
+            return
+        if kind == "sine":
+            x = args[0] if args else None
+            if isinstance(x, Tensor) and x.requires_grad and x is not output and len(x) == self._examples:
+                with torch._C.DisableTorchFunction():
+                    self._phases[self._last] = max(_spread(x), self._phases.get(self._last, 0.0))
+            return
+        if kind == "norm":
+            running = self._inside[-1] if self._inside else None
+            if running is not None and running not in self.modules:  # a module's own call is seen with it
+                with self._failures.recording("a norm"), torch._C.DisableTorchFunction():
+                    blank = _is_blank(args[0], output, tensors_in((args[1:], kwargs)), self._examples, is_norm=True)
+                    seen = self._of(self._caller(), kind, False, None)
+                    seen.add(output, feature_dim(output), None, self._examples)
+                    seen.is_blank |= blank
+            return
         if kind in FUNCTIONS.values():
             with self._failures.recording(f"the {kind} after {self._last or 'the input'}"):
                 self._on_nonlinearity(kind, output)
@@ -267,6 +317,25 @@ class Signals:
                     seen.over_time = steps.double().flatten(1).norm(dim=1).cpu()
 
 
+def _is_blank(x: Any, output: Tensor, params: Sequence[Tensor], examples: int, *, is_norm: bool) -> bool:
+    """Whether inputs that differ give outputs of their shape that do not, and not by weights of zeros.
+
+    Those of a norm have the size of its weight, so that rounding is small against it; others are exactly the same.
+    """
+    if not isinstance(x, Tensor) or x.shape != output.shape or not x.dim() or len(x) != examples or examples < 2:
+        return False
+    if params and not any(bool(p.any()) for p in params):
+        return False
+    size = max((float(p.detach().square().mean().sqrt()) for p in params), default=1.0)
+    least = BLANK * size if is_norm else 0.0
+    return _spread(output) <= least and _spread(x) > ROUNDED * float(x.detach().square().mean().sqrt())
+
+
+def _spread(t: Tensor) -> float:
+    """RMS of what differs between examples."""
+    return float((t.detach() - t.detach().mean(0)).square().mean().sqrt())
+
+
 def _nothing(_name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
     """Only the gradient of the input is recorded."""
 
@@ -282,6 +351,8 @@ class _Seen:
         self.full: Tensor | None = None
         self.variations: list[float] = []
         self.has_finite_input = True
+        self.is_blank = False
+        self.taken: float | None = None
         self.gradients: list[Tensor] = []
         self.norms: Tensor | None = None
         self.sensitivities: list[Tensor] = []
@@ -304,6 +375,8 @@ class _Seen:
             self._add_units(output.movedim(dim, -1).reshape(-1, output.shape[dim]))
         self.norms = None
         if self.is_weighted and len(output) == examples and examples > 1:
+            if x is not None and x.is_floating_point() and len(x) == examples:
+                self.taken = max(_spread(x), self.taken or 0.0)
             by_example = output.flatten(1)
             self.norms = torch.linalg.vector_norm(by_example, dim=1, dtype=_wide(output))
             some = by_example[:MOST_ROWS, :MOST_FEATURES].float()
@@ -348,6 +421,8 @@ class _Seen:
             saturated=self.flat / self.values if self.function in SLOPES and is_known else None,
             not_finite=self.not_finite / self.values,
             has_finite_input=self.has_finite_input,
+            is_blank=self.is_blank and is_known,
+            taken=self.taken,
             gradient=_rms(self.gradients),
             sensitivity=_rms(self.sensitivities),
             gradient_over_time=self._over_calls() if self.over_time is None else self.over_time,

@@ -39,6 +39,8 @@ class Weight:
         distinct: Number of different rows, counted together with their gradients; None for parameters without rows, or
             with NaN, which cannot be compared.
         distinct_rows: Number of different rows, whatever their gradients; None where `distinct` is.
+        alike: Number of slices along one dimension, such as the units of stacked experts, (E, in, out), that are all
+            the same, and their gradients too; 0 if some differ, and for weights of known layers.
         outlier: Largest singular value over the largest that independent entries of this size give (Marchenko-Pastur):
             about 1 for any weights that were drawn, and more once training has aligned them; None without rows.
         order: Place of its layer in the forward pass; None if it is never called.
@@ -66,6 +68,7 @@ class Weight:
     gradient: float | None
     distinct: int | None
     distinct_rows: int | None
+    alike: int
     outlier: float | None
     order: int | None
     is_called_without_graph: bool
@@ -178,6 +181,7 @@ def _weight(
         gradient=None if g is None else float(g.double().square().mean().sqrt()) if g.numel() else 0.0,
         distinct=distinct,
         distinct_rows=distinct_rows,
+        alike=_alike(values, g) if role == "other" and g is not None and not bad else 0,
         outlier=_outlier(by_unit) if by_unit is not None and not bad else None,
         is_trainable=p.requires_grad,
         not_finite=bad,
@@ -218,6 +222,16 @@ def _outlier(by_unit: Tensor) -> float | None:
     size = float(some.square().mean().sqrt())
     edge = size * (math.sqrt(some.shape[0]) + math.sqrt(some.shape[1]))
     return float(torch.linalg.eigvalsh(some @ some.T)[-1].clamp_min(0).sqrt()) / edge if edge > 0 else None
+
+
+def _alike(values: Tensor, gradient: Tensor) -> int:
+    """The most slices along one dimension that are all the same, in values and gradients; 0 if some differ along each.
+
+    A slice is more than one number.
+    """
+    dims = [dim for dim, size in enumerate(values.shape) if 1 < size < values.numel()]
+    slices = {dim: [t.movedim(dim, 0).flatten(1) for t in (values, gradient)] for dim in dims}
+    return max((values.shape[dim] for dim, both in slices.items() if _distinct(*both) == 1), default=0)
 
 
 def _distinct(*matrices: Tensor) -> int:

@@ -42,6 +42,7 @@ class Watched:
             front, or (N, d) of one step.
         calls: First inputs of the layers, by name, call after call.
         grids: Outputs of modules that count steps, with the name of the module, in the order of the pass.
+        pools: Names of modules that take steps and return none, in the order of the pass.
     """
 
     problem: Problem
@@ -50,6 +51,7 @@ class Watched:
     read: list[tuple[int, Tensor]]
     calls: dict[str, list[Any]] = field(default_factory=dict)
     grids: list[tuple[str, Tensor]] = field(default_factory=list)
+    pools: list[str] = field(default_factory=list)
 
     def influence(self, of: Tensor) -> Tensor:
         """(N, T), the norm of the gradient at each step of a random combination of some numbers."""
@@ -104,16 +106,23 @@ def watched(subject: Subject) -> Watched | None:
     tables: set[int] = set()
     calls: dict[str, list[Any]] = defaultdict(list)
     grids: list[tuple[str, Tensor]] = []
+    pools: list[str] = []
+    taking: list[bool] = []
     names = {module: name for name, module in subject.problem.model.named_modules() if name}
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls[names[module]].append(next(iter(tensors_in((args, kwargs))), None))
+        taken = tensors_in((args, kwargs))
+        calls[names[module]].append(next(iter(taken), None))
+        taking.append(any(t.requires_grad and any(True for _ in sequence.layout.grids(t)) for t in taken))
 
     def leave(module: nn.Module, output: Any) -> None:
         tensor = next(iter(tensors_in(output)), None)
         grid = None if tensor is None or not tensor.requires_grad else next(sequence.layout.grids(tensor), None)
+        takes_steps = taking.pop()
         if grid is not None:
             grids.append((names[module], grid))
+        elif takes_steps and tensor is not None and tensor.requires_grad:
+            pools.append(names[module])
 
     def look_up(_kind: str, args: tuple[Any, ...], _kwargs: dict[str, Any], output: Any) -> None:
         index = next((a for a in args if isinstance(a, Tensor) and not a.is_floating_point()), None)
@@ -135,7 +144,7 @@ def watched(subject: Subject) -> Watched | None:
     # columns of a table, each with an embedding of its own, are no steps
     if outputs is None or not outputs.requires_grad or not read or len(tables) > 1:
         return None
-    return Watched(subject.problem, sequence, outputs, read, dict(calls), grids)
+    return Watched(subject.problem, sequence, outputs, read, dict(calls), grids, pools)
 
 
 def _first_step(sequence: Sequence, index: Tensor, call: int) -> int | None:

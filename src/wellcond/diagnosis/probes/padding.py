@@ -24,6 +24,7 @@ class Padding:
         is_free: Whether no real step has this target.
         seen: Mean influence of a padded step on what is read from real ones, over that of a real step.
         hidden: First module in which a real step sees padding, but no other real step; None if there is none.
+        pool: First module that makes one of all steps, where outputs depend on padding alone; "" if there is none.
         is_masked: Whether the model gets a mask or lengths that say where the padding is.
     """
 
@@ -33,6 +34,7 @@ class Padding:
     is_free: bool = False
     seen: float = 0.0
     hidden: str | None = None
+    pool: str = ""
     is_masked: bool = False
 
     @property
@@ -57,6 +59,7 @@ def padding(subject: Subject) -> Padding | None:
         share=float(reading.pads.double().mean()),
         seen=seen,
         hidden=_hiding(reading) if seen else None,
+        pool=next(iter(reading.watched.pools), "") if seen == float("inf") else "",
         is_masked=_is_masked(reading),
     )
 

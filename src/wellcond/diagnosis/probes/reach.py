@@ -14,8 +14,9 @@ from wellcond.diagnosis.probes.subject import Subject
 from wellcond.network.isolation import isolation
 
 CHANGES = ((3.0, 1.0, 0.3), (10.0, 3.0, 1.0), (100.0, 0.0, 0.1))
-"""How weights are changed, one time after another: tensors times the first number; single numbers, such as a
-temperature or its logarithm, plus the second, after they are multiplied by the third."""
+"""How weights are changed, one time after another: tensors times the first number, and with random
+signs, since weights that start at one constant need not keep its sign; single numbers, such as a temperature or its
+logarithm, plus the second, after they are multiplied by the third."""
 STAYS = 1.5
 """Largest output after one change over that after the other, below which outputs have a bound; a linear layer's are
 ten times as large."""
@@ -83,7 +84,8 @@ def _changed(subject: Subject, factor: float, added: float, of_single: float) ->
         for p in params:
             # a layer that starts at zero need not stay there
             data = p.data if bool(p.any()) else SMALL * torch.randn(p.shape, generator=draw).to(p)
-            p.data = factor * data if p.numel() > 1 else of_single * p.data + added
+            sign = torch.randint(2, p.shape, generator=draw).to(p) * 2 - 1
+            p.data = factor * sign * data if p.numel() > 1 else of_single * p.data + added
         return subject.outputs_for(subject.inputs)
 
 

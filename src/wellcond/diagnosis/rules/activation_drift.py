@@ -49,7 +49,7 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
     has_norms = any(is_norm(module) for module in evidence.problem.model.modules())
     yield Finding(
         rule="activation-drift",
-        layer=last.name,
+        layer=_where(inspection, first, last) if grows else last.name,
         severity=of_symptom(evidence, is_far=RATIO.is_severe(ratio) or stands_still),
         basis="measured",
         summary=f"activations {'grow' if grows else 'shrink'} {number(ratio)}-fold from {first.name} (RMS "
@@ -64,6 +64,13 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
         "square (huang2020, section 3).",
         treatment="unit-signals" if has_norms or grows else "batchnorm",
     )
+
+
+def _where(inspection: Inspection, first: Signal, last: Signal) -> str:
+    """The module with matrices of its own, between two layers, where the limit is first exceeded; else the second."""
+    own = {w.layer for w in inspection.weights if w.role == "other" and len(w.shape) > 1}
+    between = inspection.signals[inspection.signals.index(first) : inspection.signals.index(last)]
+    return next((s.name for s in between if s.name in own and RATIO.is_warning(s.rms / first.rms)), last.name)
 
 
 def _along_paths(inspection: Inspection) -> Iterator[tuple[Signal, Signal]]:

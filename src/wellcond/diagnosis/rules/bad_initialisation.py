@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.reading import is_embedding, is_trained, normalized_layers, outputs_of, spread
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
@@ -49,6 +51,11 @@ LARGE_SIGNAL = Condition(
     "RMS of a layer's outputs", 5.0, origin="below it weights fit their inputs, whatever their scale"
 )
 SMALL_SIGNAL = Condition("RMS of what varies in a layer's outputs", 0.05, origin="above it weights fit their inputs")
+PHASE = Threshold(
+    "RMS of what differs between examples in the argument of a hidden sine", math.nan, 2 * math.pi,
+    origin="a whole period; 1 by the initialization of sine networks (Sitzmann et al. 2020), 12 by torch's default "
+    "times 30",
+)  # fmt: skip
 
 
 @rule("bad-initialisation")
@@ -136,7 +143,7 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
     of a linear or tanh network (LeCun, Glorot). Weights of one sign scale what their inputs have in common by
     |mean|·fan_in. Weights that are all zero are intended, in a last layer, a residual branch or an adapter, and those
     that training has aligned are no initialization. Weights fit their inputs if the outputs have an RMS below 5, or
-    vary between the examples by 0.05 or more.
+    vary between the examples by 0.05 or more; or if what the next layers take does, after a factor in the model's code.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -156,6 +163,8 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
             continue
         if output.rms < LARGE_SIGNAL.at if gain > 1 else spread(output) > SMALL_SIGNAL.at:
             continue
+        if gain < 1 and _made_up_for(inspection, output) > SMALL_SIGNAL.at:
+            continue
         he = math.sqrt(2 / w.fan_in)
         yield Finding(
             rule="bad-initialisation",
@@ -169,4 +178,41 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
             "(He et al. 2015; huang2020, theorem 1).",
             treatment="unit-signals",
             remedy=f"torch.nn.init.kaiming_normal_(model.get_parameter({w.name!r}), nonlinearity='relu')",
+        )
+
+
+def _made_up_for(inspection: Inspection, layer: Signal) -> float:
+    """RMS of what varies in a layer's outputs where they are used: after sin(30·h) in a sine network, or 30·h."""
+    taken = [s.taken or 0.0 for s in inspection.weighted() if s.after == (layer.name,)]
+    if not taken and layer is inspection.weighted()[-1] and inspection.output is not None and layer.rms:
+        return spread(layer) * inspection.output.rms / layer.rms
+    return min(taken, default=0.0)
+
+
+@rule("bad-initialisation")
+def wrapped_phase(evidence: Evidence) -> Iterator[Finding]:
+    """Hidden sines or cosines whose arguments go round more than once between two examples.
+
+    What comes out is as good as random, and its slope has no relation to the next example's. The first layer is not
+    judged: its frequencies are chosen for the data. Reported unless the trial shows that the network trains.
+    """
+    inspection, trial = evidence.inspection, evidence.trial
+    if inspection is None or (trial is not None and trial.trains_well):
+        return
+    trained = {w.layer for w in inspection.weights if is_trained(w)}
+    layers = [s for s in inspection.signals if s.phase is not None]
+    for signal in layers[1:]:
+        phase = signal.phase or 0.0
+        if not PHASE.is_severe(phase) or signal.name in trained or (signal.is_weighted and not signal.after):
+            continue
+        yield Finding(
+            rule="bad-initialisation",
+            layer=signal.name,
+            severity=of_symptom(evidence, is_far=trial is not None),
+            basis="measured",
+            summary=f"the arguments of the sine after {signal.name} vary by {number(phase)}, more than a whole period.",
+            evidence={"RMS of the phase": phase},
+            reason="A sine network keeps its signals with weights from ±√(6/fan_in)/ω, whose phases vary by 1 "
+            "(Sitzmann et al. 2020); beyond a period neighbors are mapped to points that have nothing in common.",
+            remedy=f"for p in model.get_submodule({signal.name!r}).parameters():\n    p.data /= {phase:.2g}",
         )

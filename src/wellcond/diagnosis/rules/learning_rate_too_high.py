@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -95,8 +96,12 @@ def _too_high(evidence: Evidence, trial: Trial, own: Attempt, lower: Attempt, wh
         beyond = f"; lr {number(own.lr)} is {number(own.lr / limit)} times the stability limit {number(limit)}"
     if count := _summed(evidence):
         beyond += f"; the loss is a sum over {count} examples, so for their mean the rate is {number(own.lr * count)}"
+    layer = _module_above(evidence, lower.lr)
+    if layer:
+        beyond += f"; of the optimizer's groups only that of {layer} has a rate above {number(lower.lr)}"
     return Finding(
         rule="learning-rate-too-high",
+        layer=layer,
         severity=severity,
         basis="tried",
         summary=f"at lr {number(own.lr)} {what}; at {number(lower.lr)} it falls to {number(lower.loss)}{beyond}.",
@@ -108,6 +113,17 @@ def _too_high(evidence: Evidence, trial: Trial, own: Attempt, lower: Attempt, wh
         if count
         else f"{set_lr(lower.lr)}  # wc.suggest_lr finds the best one",
         rows=run_rows(trial, own, lower),
+    )
+
+
+def _module_above(evidence: Evidence, lr: float) -> str:
+    """The module that holds all parameters with a rate above this one; "" if it is the whole model."""
+    rates = {} if evidence.inspection is None else {w.name: w.lr for w in evidence.inspection.weights if w.lr}
+    above = [name.split(".")[:-1] for name, rate in rates.items() if rate > lr]
+    if not above or len(above) == len(rates):
+        return ""
+    return ".".join(
+        parts[0] for parts in itertools.takewhile(lambda each: len(set(each)) == 1, zip(*above, strict=False))
     )
 
 

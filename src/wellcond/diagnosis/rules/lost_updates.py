@@ -49,10 +49,12 @@ def lost_updates(evidence: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         rule="lost-updates",
+        layer=own.most_lost.rpartition(".")[0] or own.most_lost,
         severity="severe" if not trial.trains else "warning",
         basis="tried",
-        summary=f"at lr {number(own.lr)} the first steps leave {own.lost:.0%} of the weights as they were, although "
-        f"they have a gradient: the steps are smaller than the precision of {dtype_name(dtype)}.",
+        summary=f"at lr {number(own.lr)} the first steps leave {own.lost:.0%} of the weights as they were, most of "
+        f"them in {own.most_lost}, although they have a gradient: the "
+        f"steps are smaller than the precision of {dtype_name(dtype)}.",
         evidence={"share of weights that stay": own.lost, "lr": own.lr, "dtype": dtype_name(dtype)},
         reason="A step below half a unit in the last place of a weight, 2⁻⁹ of it in bfloat16, is rounded to nothing, "
         "however many are taken.",

@@ -12,15 +12,22 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.inspection.inspect import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
+from wellcond.diagnosis.probes.linearity import Linearity
 from wellcond.diagnosis.reading import is_embedding, listed
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import network_has_learned
 from wellcond.diagnosis.threshold import Threshold
+from wellcond.diagnosis.trial_result import HALF, Trial
 from wellcond.results.quantities import CURVATURE_BEFORE
 
 LINEAR_FIT = Threshold(
     "linear fit of the targets, in standard deviations of shuffled targets", math.nan, 4.0, bad="below",
     origin="chance exceeds it once in 30,000 fits; data sets of the benchmarks have 5 to 230",
+)  # fmt: skip
+
+CURVED = Threshold(
+    "what a linear fit gets wrong / what the nearest neighbor or a smooth fit does", math.nan, 2.0,
+    origin="1 on a linear function with noise; 3 and more on spirals, rings and products",
 )  # fmt: skip
 
 
@@ -30,10 +37,12 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
 
     Its graph shows it, or midpoints of examples, which every stretch between layers maps to midpoints: the result of an
     activation may be dropped, or the activation change nothing here, like LeakyReLU(1.0) or a clamp that is never
-    reached. Severe if a trial does not learn, and a linear fit predicts the targets no better than chance (or the loss
-    stands still at every rate); a warning if that is not known; a note if an affine map is enough. The last operation
-    may be a softmax or a sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as in a linear
-    autoencoder, are a product of low rank, which one layer is not. ReLUs that are always on or off are other rules'.
+    reached. Severe if a trial does not learn and a linear fit predicts the targets no better than chance (or the loss
+    stands still at every rate); and if no run gets below half of a constant's loss, while a linear fit gets more than
+    half of what a constant does wrong, and twice as much as another fit. A warning if that is not known; a note if an
+    affine map is enough. The last operation may be a softmax or a sigmoid. A BatchNorm is affine in use. Layers
+    narrower than both ends, as in a linear autoencoder, are a product of low rank, which one layer is not. ReLUs that
+    are always on or off are other rules'.
     """
     inspection = evidence.inspection
     if inspection is None or _are_full(inspection):
@@ -90,7 +99,7 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
         if len(second.after) != 1 or not linearity.is_straight(second.name) or second.kind != "Linear":
             continue
         first = signals[second.after[0]]
-        are_linear = first.kind == "Linear" and linearity.layers.issuperset((first.name, second.name))
+        are_linear = first.kind == "Linear" and linearity.layers.issuperset(_from_to(linearity, first, second))
         ends = fan_in.get(first.name, 0), second.units
         if not are_linear or readers.count(first.name) > 1 or first.units < min(ends):
             continue
@@ -106,6 +115,12 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
             reason="A product of two matrices is a matrix: the layer between adds nothing that can be represented.",
             remedy=f"# put an activation between {first.name} and {second.name}, and use what it returns",
         )
+
+
+def _from_to(linearity: Linearity, first: Signal, second: Signal) -> list[str]:
+    """Two layers and all called between them: blocks with weights of their own, as on a residual stream, may bend."""
+    names = list(linearity.before)
+    return names[names.index(first.name) : names.index(second.name) + 1] if first.name in names else []
 
 
 def _name(signal: Signal) -> str:
@@ -132,6 +147,8 @@ def _lack(evidence: Evidence) -> Severity:
         return "note"
     if trial is None:
         return "warning"
+    if _is_curved(trial):
+        return "severe"
     if trial.has_learned or any(trial.outcome(each) == "learns" for each in trial.attempts):
         return "note"
     if trial.relation is None:
@@ -139,6 +156,16 @@ def _lack(evidence: Evidence) -> Severity:
     if trial.relation.linear > max(LINEAR_FIT.severe, trial.relation.neighbor):
         return "note"
     return "severe" if LINEAR_FIT.is_severe(trial.relation.linear) else "warning"
+
+
+def _is_curved(trial: Trial) -> bool:
+    """Whether a linear fit, like every run, leaves half of what a constant gets wrong, and another fit does not."""
+    relation, constant = trial.relation, trial.constant
+    if relation is None or constant is None or trial.has_learned:
+        return False
+    is_unlearned = all(not each.loss < HALF * constant for each in trial.attempts)
+    lacks = relation.linear_error > max(HALF, CURVED.severe * relation.other_error)
+    return is_unlearned and lacks
 
 
 def _probes(evidence: Evidence) -> dict[str, float | str]:

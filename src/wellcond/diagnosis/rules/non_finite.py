@@ -103,7 +103,7 @@ def _in_weights(evidence: Evidence) -> Finding | None:
         amount = "one value that is" if is_one else f"{first.not_finite} values that are"
         summary = f"parameter {first.name!r} holds {amount} NaN or infinite{others}."
     numbers: dict[str, float | str] = {"values": float(values), "parameters": float(len(lost))}
-    return _finding(first.layer, summary, numbers, _back_to_a_checkpoint(evidence), begins_here=True)
+    return _finding(first.layer or first.name, summary, numbers, _back_to_a_checkpoint(evidence), begins_here=True)
 
 
 def _in_states(evidence: Evidence) -> Finding | None:
@@ -176,7 +176,7 @@ def _in_gradients(evidence: Evidence) -> Finding | None:
     others = f", and so are those of {len(broken) - 1} other parameters" if len(broken) > 1 else ""
     summary = f"the gradient of {last.name} is NaN or infinite although the loss is finite{others}."
     remedy = "# sqrt(x) and x ** p have an infinite slope at 0, and where() passes NaN on: torch.sqrt(x + 1e-8)"
-    return _finding(last.layer, summary, {"parameters": float(len(broken))}, remedy)
+    return _finding(last.layer or last.name, summary, {"parameters": float(len(broken))}, remedy)
 
 
 @rule("non-finite")

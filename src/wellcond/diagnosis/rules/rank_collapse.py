@@ -61,6 +61,32 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
+@rule("rank-collapse", quantity=VARIATION)
+def blank(evidence: Evidence) -> Iterator[Finding]:
+    """A norm that gives every example the same but for rounding, or another module that does so exactly.
+
+    A norm over single values subtracts each from itself: one channel per group after a global pooling, or one feature.
+    Activations, softmaxes and dropouts are other rules'.
+    """
+    inspection = evidence.inspection
+    if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at:
+        return
+    for signal in inspection.signals:
+        if signal.is_blank and not signal.kind.endswith(("ReLU", "ReLU6", "Softmax", "Dropout")):
+            yield Finding(
+                rule="rank-collapse",
+                layer=signal.name,
+                severity=of_symptom(evidence, is_far=True),
+                basis="measured",
+                summary=f"{signal.name or 'the model'} ({signal.kind}) gives all {inspection.examples} examples the "
+                "same, although its inputs differ.",
+                evidence={"variation": 0.0, "RMS": signal.rms},
+                reason="Minus its own mean a single value is 0: a norm needs several values to normalize together.",
+                remedy="# normalize over more than one value: fewer groups, all channels, or before the pooling",
+            )
+            return
+
+
 def _is_offset(inspection: Inspection, last: Signal) -> bool:
     """Whether the outputs of the last layer are mostly its bias."""
     biases = [w.rms for w in inspection.weights if w.layer == last.name and w.role == "bias"]

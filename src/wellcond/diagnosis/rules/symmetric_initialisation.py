@@ -56,6 +56,30 @@ def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+@rule("symmetric-initialisation")
+def alike_slices(evidence: Evidence) -> Iterator[Finding]:
+    """The same of parameters that the model multiplies by itself, such as the weights of stacked experts, (E, in, out).
+
+    Along one dimension all slices are the same, and so are their gradients. Zeros are not reported.
+    """
+    inspection = evidence.inspection
+    same = [] if inspection is None else [w for w in inspection.weights if w.alike and w.gradient and w.rms]
+    names = ", ".join(repr(w.name) for w in same)
+    for w in same:
+        yield Finding(
+            rule="symmetric-initialisation",
+            layer=w.layer or w.name,
+            severity="severe",
+            basis="proven",
+            summary=f"all {w.alike} slices of {w.name} along one dimension are identical, in values and gradients, and "
+            "stay identical.",
+            evidence={"units": float(w.alike), "different units": 1.0, "RMS of the weight": w.rms},
+            reason="Units that start identical and get the same gradient are one unit: the layer is only as wide "
+            "as the number of different ones.",
+            remedy=f"for name in [{names}]:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))",
+        )
+
+
 def _are_same(w: Weight, *, is_stuck: bool) -> bool:
     """Whether units are the same, and nothing tells them apart."""
     if w.units < 2 or w.distinct is None or w.distinct_rows is None:

@@ -90,6 +90,7 @@ def padding_seen(evidence: Evidence) -> Iterator[Finding]:
     in_vain = ", although the model gets a mask or lengths" if padding.is_masked else ""
     yield Finding(
         rule="wrong-mask",
+        layer=padding.pool,
         severity=_severity(evidence, padding),
         basis="proven",
         summary=f"padding, {padding.share:.0%} of all places, moves the outputs {number(padding.seen)} times as much "
