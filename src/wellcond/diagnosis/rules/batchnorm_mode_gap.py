@@ -129,7 +129,7 @@ def slow_statistics(evidence: Evidence) -> Iterator[Finding]:
     slow = {
         name: momentum
         for name, momentum in momentums.items()
-        if MOMENTUM.is_warning(momentum) and _updates(norms[name]) * momentum < 1
+        if momentum <= MOMENTUM.warn and _updates(norms[name]) * momentum < 1
     }
     if not slow:
         return
