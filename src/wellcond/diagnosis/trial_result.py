@@ -31,8 +31,8 @@ POOR_START = 2.0
 more than that the network unlearns them."""
 BELOW_ZERO = -10.0
 """A loss above this may be a similarity, with its sign changed, that has only begun to grow."""
-ONE_SIDED = 10.0
-"""Fall of the loss over its rise in as many steps uphill: about 1 for a loss without any bound."""
+ONE_SIDED = 5.0
+"""Fall of the loss over its rise in the same number of steps uphill: about 1 for a loss without any bound."""
 AROUND_MINIMUM = 0.1
 """Fraction of the loss by which mini-batch steps may raise the loss of a network that has learned."""
 HALF = 0.5
@@ -80,7 +80,7 @@ class Handful:
         after: Loss after the last step.
         constant: Loss of the best constant prediction of these examples.
         run: Losses of its steps.
-        uphill: Loss after as many steps up the gradient; None where the loss did not plunge.
+        uphill: Loss after the same number of steps up the gradient; None where the loss did not plunge.
         lost_slope: Share of the loss's slope, after the last step, that its gradient does not have; None if every term
             of the loss has a gradient.
     """

@@ -39,14 +39,15 @@ ADDING = ("Add", "Sub", "Stack", "Cat")
 KEEPING = ("Sum", "Mean", "Neg", "View", "Squeeze", "Unsqueeze", "Select", "ToCopy", "Clone")
 """Operations of one input that keep terms apart: what is added before them is added to the loss."""
 SCALING = ("Mul", "Div")
-"""Operations that keep terms apart if one of their inputs alone depends on the weights."""
+"""Operations that keep terms apart if one of their inputs is a number that does not depend on the weights. One for each
+example may be a teacher's probability, p (log p − log q), where log p is added and has no gradient by design."""
 
 Operand = tuple[Node | None, Tensor]
 """What is added: the operation that computed it, if it has a graph, and its value."""
 
 
-class _Additions(TorchFunctionMode):
-    """Records what is added, by the operation that adds it."""
+class _Operands(TorchFunctionMode):
+    """Records what is added or multiplied, by the operation that does it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,11 +56,11 @@ class _Additions(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = [each for each in tree_leaves(args) if isinstance(each, (Tensor, float, int))]
-        before = [(each.grad_fn, each.detach()) if isinstance(each, Tensor) else (None, each) for each in given]
+        passed = [each for each in tree_leaves(args) if isinstance(each, (Tensor, float, int))]
+        before = [(each.grad_fn, each.detach()) if isinstance(each, Tensor) else (None, each) for each in passed]
         result = func(*args, **(kwargs or {}))
         node = result.grad_fn if isinstance(result, Tensor) else None
-        if node is not None and plain(node) in ADDING:
+        if node is not None and plain(node) in (*ADDING, *SCALING):
             self.operands[node] = [(end, torch.as_tensor(value).clone()) for end, value in before]
         return result
 
@@ -86,7 +87,7 @@ def lost_slope(problem: Problem) -> float | None:
         for _ in range(DIRECTIONS):
             direction = [(rms(p) or FRESH) * torch.randn(p.shape, generator=draw).to(p) for p in starts]
             expected = sum(float((g * d).sum()) for g, d in zip(gradients, direction, strict=True) if g is not None)
-            found = []
+            at_both = []
             for step in STEPS:
                 ends = []
                 for signed in (step, -step):
@@ -98,8 +99,8 @@ def lost_slope(problem: Problem) -> float | None:
                         return None
                     has_moved = has_moved or _have_moved(constants, others)
                     ends.append(float(end.detach()))
-                found.append((ends[0] - ends[1]) / (2 * step))
-            far, near = found
+                at_both.append((ends[0] - ends[1]) / (2 * step))
+            far, near = at_both
             slopes.append(near)
             differences.append(max(0.0, abs(near - expected) - abs(far - near) - rounding))
     size = math.hypot(*slopes)
@@ -108,9 +109,9 @@ def lost_slope(problem: Problem) -> float | None:
 
 def _evaluated(problem: Problem, index: int, batch: Any) -> tuple[Tensor, list[Tensor]]:
     """The loss of a batch, and what is added to it without a gradient."""
-    with torch.enable_grad(), _Additions() as additions:
+    with torch.enable_grad(), _Operands() as recorded:
         loss = problem.training_loss(index, batch)
-    return loss, list(_constant_terms(loss.grad_fn, additions.operands, set(problem.params.values())))
+    return loss, list(_constant_terms(loss.grad_fn, recorded.operands, set(problem.params.values())))
 
 
 def _have_moved(before: list[Tensor], after: list[Tensor]) -> bool:
@@ -119,20 +120,18 @@ def _have_moved(before: list[Tensor], after: list[Tensor]) -> bool:
     return any(rms(b - a) > MOVED * rms(a) for a, b in zip(before, after, strict=True))
 
 
-def _constant_terms(
-    end: Node | None, operands: Mapping[Node, list[Operand]], params: set[Tensor]
-) -> Iterator[Tensor]:
+def _constant_terms(end: Node | None, operands: Mapping[Node, list[Operand]], params: set[Tensor]) -> Iterator[Tensor]:
     """What is added to the loss, and from which no gradient reaches a parameter."""
     waiting = [end]
     while waiting:
         node = waiting.pop()
         if node is None:
             continue
-        trained = [above for above, _ in node.next_functions if _reaches(above, params)]
+        fixed = [value for above, value in operands.get(node, ()) if not _reaches(above, params)]
         if plain(node) in ADDING:
-            yield from (value for above, value in operands.get(node, ()) if not _reaches(above, params))
-        if plain(node) in (*ADDING, *KEEPING) or (plain(node) in SCALING and len(trained) == 1):
-            waiting += trained
+            yield from fixed
+        if plain(node) in (*ADDING, *KEEPING) or (plain(node) in SCALING and [each.numel() for each in fixed] == [1]):
+            waiting += [above for above, _ in node.next_functions if _reaches(above, params)]
 
 
 def _reaches(node: Node | None, params: set[Tensor]) -> bool:

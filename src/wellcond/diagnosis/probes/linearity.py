@@ -117,7 +117,9 @@ class _Watch:
             return subject.problem.forward(0, inputs)
 
     def _enter(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._inputs.append(next((t.detach().clone() for t in tensors_in((args, kwargs)) if t.is_floating_point()), None))
+        self._inputs.append(
+            next((t.detach().clone() for t in tensors_in((args, kwargs)) if t.is_floating_point()), None)
+        )
 
     def _called(self, module: nn.Module) -> tuple[tuple[nn.Module, int], Tensor | None]:
         nth = self._calls.get(module, 0)
