@@ -19,7 +19,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from wellcond.diagnosis.probes.exchanged import rms
-from wellcond.errors import NonFinite
 from wellcond.network.graph import leaves_of, plain
 from wellcond.network.isolation.isolation import parameters_kept
 from wellcond.problem.problem import Problem
@@ -70,7 +69,10 @@ def lost_slope(problem: Problem) -> float | None:
 
     Returns:
         ‖slopes − gradient‖/‖slopes‖ in random directions: the share of the loss's slope that no step sees. None if all
-        terms that move with the weights have a gradient, or the slopes are not known.
+        terms that move with the weights have a gradient.
+
+    Raises:
+        NonFinite: The loss is not finite there.
     """
     params = list(problem.params.values())
     draw = torch.Generator().manual_seed(0)
@@ -93,10 +95,7 @@ def lost_slope(problem: Problem) -> float | None:
                 for signed in (step, -step):
                     for p, start, d in zip(params, starts, direction, strict=True):
                         p.data = start + signed * d
-                    try:
-                        end, others = _evaluated(problem, index, batch)
-                    except NonFinite:
-                        return None
+                    end, others = _evaluated(problem, index, batch)
                     has_moved = has_moved or _have_moved(constants, others)
                     ends.append(float(end.detach()))
                 at_both.append((ends[0] - ends[1]) / (2 * step))
@@ -117,7 +116,7 @@ def _evaluated(problem: Problem, index: int, batch: Any) -> tuple[Tensor, list[T
 def _have_moved(before: list[Tensor], after: list[Tensor]) -> bool:
     if [each.shape for each in before] != [each.shape for each in after]:
         return False
-    return any(rms(b - a) > MOVED * rms(a) for a, b in zip(before, after, strict=True))
+    return any(rms(b.double() - a.double()) > MOVED * rms(a) for a, b in zip(before, after, strict=True))
 
 
 def _constant_terms(end: Node | None, operands: Mapping[Node, list[Operand]], params: set[Tensor]) -> Iterator[Tensor]:

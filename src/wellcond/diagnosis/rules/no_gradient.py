@@ -44,7 +44,7 @@ FEW_STEPS = Condition(
 
 LOST_SLOPE = Threshold(
     "share of the slope of the loss that its gradient does not have", 0.2, 0.5,
-    origin="0 if every term has a gradient, up to the error of the slope, which is subtracted; a fifth is no small term",
+    origin="0 if every term has a gradient: the error of the slope is subtracted; a fifth is no small term",
 )  # fmt: skip
 HALVED = Condition(
     "loss of a handful of examples after training / before", 0.5, origin="the network clearly learns from the rest"
@@ -369,8 +369,8 @@ def term_without_gradient(evidence: Evidence) -> Iterator[Finding]:
         rule="no-gradient",
         severity="severe" if is_lost else "warning",
         basis="proven",
-        summary=f"a term of the loss moves with the weights, but has no gradient: on a handful of examples the loss goes "
-        f"from {number(few.before)} to {number(few.after)}, and {min(lost, 1.0):.0%} of its slope there is not in its "
+        summary="a term of the loss moves with the weights, but has no gradient: on a handful of examples the loss "
+        f"goes from {number(few.before)} to {number(few.after)}, and {min(lost, 1.0):.0%} of its slope there is not in its "
         "gradient.",
         evidence={"share of the slope": lost, "loss before": few.before, "loss after": few.after},
         reason="A derivative without create_graph=True, .data, .item(), no_grad() or a round trip through NumPy makes "

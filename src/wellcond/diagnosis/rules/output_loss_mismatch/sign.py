@@ -97,7 +97,7 @@ def upside_down(evidence: Evidence) -> Iterator[Finding]:
     """A loss that falls without a bound, ever faster, while steps up its gradient come to rest: its sign is wrong.
 
     Shown by Adam on a handful of examples, down and up for the same number of steps: the loss falls below -10, and five
-    times as far as it rises. A loss without any bound, like that of a critic or of a policy, goes equally far both ways.
+    times as far as it rises. A loss without any bound, like that of a critic or a policy, goes equally far both ways.
     """
     few = None if evidence.trial is None else evidence.trial.few
     if few is None or not few.is_upside_down or few.uphill is None or any(True for _ in rewards_errors(evidence)):
