@@ -370,8 +370,8 @@ def term_without_gradient(evidence: Evidence) -> Iterator[Finding]:
         severity="severe" if is_lost else "warning",
         basis="proven",
         summary="a term of the loss moves with the weights, but has no gradient: on a handful of examples the loss "
-        f"goes from {number(few.before)} to {number(few.after)}, and {min(lost, 1.0):.0%} of its slope there is not in its "
-        "gradient.",
+        f"goes from {number(few.before)} to {number(few.after)}, and {min(lost, 1.0):.0%} of its slope there is not "
+        "in its gradient.",
         evidence={"share of the slope": lost, "loss before": few.before, "loss after": few.after},
         reason="A derivative without create_graph=True, .data, .item(), no_grad() or a round trip through NumPy makes "
         "a term a mere number.",
