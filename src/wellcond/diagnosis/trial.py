@@ -20,7 +20,8 @@ from torch.optim import LBFGS, Adam, Optimizer
 from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation, token_relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches
-from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Handful, Trial
+from wellcond.diagnosis.probes.constant_terms import lost_slope
+from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Handful, Trial, plunges
 from wellcond.errors import NonFinite
 from wellcond.network.calling import logits_of
 from wellcond.network.dropped import Dropped, Undropped
@@ -298,8 +299,16 @@ def _few(problem: Problem, batch: Batch, in_pass: float) -> Handful | None:
             runs.append((after if math.isfinite(after) else math.inf, lr, run))
         _, lr, best = min(runs, key=lambda each: each[0])
         best.run(steps // 3)
+        uphill = None
+        if best.losses and plunges(best.losses):
+            opposite = trainer.start(lr, dropout=False, maximize=True)
+            opposite.run(len(best.losses))
+            uphill = opposite.evaluate()[0]
         constant = _constant(problem, start, [examples], before)
-        return Handful(count, lr, before, best.evaluate()[0], constant, best.as_run)
+        lost = None
+        with contextlib.suppress(Exception):  # the user's code may refuse other weights, or to be recorded
+            lost = lost_slope(best.problem)
+        return Handful(count, lr, before, best.evaluate()[0], constant, best.as_run, uphill, lost)
 
 
 def _modes(trainer: CopyTrainer) -> tuple[float, float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, stdev
@@ -28,6 +29,10 @@ STANDS_STILL = 0.005
 POOR_START = 2.0
 """Multiple of the constant's loss above which the initial outputs are worse than useless: a fall from there proves no
 more than that the network unlearns them."""
+BELOW_ZERO = -10.0
+"""A loss above this may be a similarity, with its sign changed, that has only begun to grow."""
+ONE_SIDED = 5.0
+"""Fall of the loss over its rise in the same number of steps uphill: about 1 for a loss without any bound."""
 AROUND_MINIMUM = 0.1
 """Fraction of the loss by which mini-batch steps may raise the loss of a network that has learned."""
 HALF = 0.5
@@ -77,6 +82,9 @@ class Handful:
         after: Loss after the last step.
         constant: Loss of the best constant prediction of these examples.
         run: Losses of its steps.
+        uphill: Loss after the same number of steps up the gradient; None where the loss did not plunge.
+        lost_slope: Share of the loss's slope, after the last step, that its gradient does not have; None if every term
+            of the loss has a gradient.
     """
 
     examples: int | None
@@ -85,6 +93,8 @@ class Handful:
     after: float
     constant: float | None
     run: Run
+    uphill: float | None = None
+    lost_slope: float | None = None
 
     @property
     def fall(self) -> float:
@@ -96,6 +106,20 @@ class Handful:
     def is_fitted(self) -> bool:
         """Whether the network has learned more about these examples than a constant."""
         return self.fall > 1 - LEARNED
+
+    @property
+    def is_upside_down(self) -> bool:
+        """Whether the loss has no lower bound, but an upper one: it falls far more than steps uphill can raise it.
+
+        A loss that is right has a floor and no ceiling; a critic's difference, or returns of both signs, have neither.
+        """
+        return self.uphill is not None and self.before - self.after > ONE_SIDED * abs(self.uphill - self.before)
+
+
+def plunges(losses: Sequence[float]) -> bool:
+    """Whether a loss falls far below zero, and ever faster."""
+    middle = losses[len(losses) // 2]
+    return losses[-1] < BELOW_ZERO and middle - losses[-1] > losses[0] - middle
 
 
 @dataclass(frozen=True)

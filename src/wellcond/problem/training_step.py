@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from wellcond.errors import InvalidProblem, NoLoss, Unsupported
 from wellcond.network.calling import arguments_of
-from wellcond.network.isolation.isolation import rng_kept
 from wellcond.network.isolation.snapshot import Snapshot, kept
 from wellcond.network.taps import bracketed
-from wellcond.problem.loss.outputs import own_loss, terms_in
+from wellcond.problem.loss.outputs import named_tensors, own_loss, terms_in, with_tensors
 
 Step = Callable[[Any, Any], Any]
 """`training_step(model, batch)`, which returns the loss."""
@@ -63,19 +62,21 @@ class TrainingStep:
         """What the step returns; state of other modules that it uses, such as a target network, stays as it is.
 
         Of several numbers only those with a gradient are returned, since an error rate next to the losses is for
-        printing. One more run, the first time, shows which they are, also where the others make no graph.
+        printing. A step may differentiate, for a derivative by its inputs or a gradient penalty, so it always makes a
+        graph; where none is asked for, it is cut off at the end.
 
         Raises:
             NoLoss: The step trains the model itself, by `backward()`.
         """
-        with kept(Snapshot([self.function], known=model.modules())), _backward_refused(model):
+        with kept(Snapshot([self.function], known=model.modules())), _backward_refused(model), torch.enable_grad():
             returned = self.function(model, batch)
-            terms = terms_in(returned)
-            if len(terms) > 1 and not self._losses:
-                with torch.enable_grad(), rng_kept(next(model.parameters()).device):
-                    differentiated = terms_in(self.function(model, batch))
-                self._losses = [name for name, term in differentiated.items() if term.requires_grad]
-        return {name: terms[name] for name in self._losses} if self._losses else returned
+        terms = terms_in(returned)
+        if len(terms) > 1 and not self._losses:
+            self._losses = [name for name, term in terms.items() if term.requires_grad]
+        returned = {name: terms[name] for name in self._losses} if self._losses else returned
+        if torch.is_grad_enabled():
+            return returned
+        return with_tensors(returned, {id(t): t.detach() for t in named_tensors(returned).values()})
 
     def __call__(self, returned: Any, _targets: Any = None) -> Any:
         """The loss in what the step returned: a number, `["loss"]` of a dict, or several terms, which are summed."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from rule_cases import FEATURES, N, findings, perceptron, severe, table
-from torch import nn
+from torch import Tensor, nn
 
 import wellcond as wc
 from wellcond.diagnosis.evidence import Evidence
@@ -74,10 +74,40 @@ def test_inputs_that_are_all_the_same() -> None:
     assert severe(perceptron(), nn.CrossEntropyLoss(), (x[:1].expand(N, -1).clone(), y))[0] == "constant-feature"
 
 
-def test_pixels_that_are_always_zero_are_a_note() -> None:
+def test_pixels_that_are_always_zero_are_a_note_if_they_are_many() -> None:
     x, y = table()
     x[:, :7] = 0
     assert findings(perceptron(), nn.CrossEntropyLoss(), (x, y))["constant-feature"].severity == "note"
+
+
+@pytest.mark.parametrize(("value", "is_named"), [(0.0, False), (-9.0, False), (2020.0, True), (1.0, True)])
+def test_a_feature_that_never_varies_may_be_background(value: float, is_named: bool) -> None:
+    x, y = table()
+    x[:, :3] = value
+    assert ("constant-feature" in findings(perceptron(), nn.CrossEntropyLoss(), (x, y))) is is_named
+
+
+def masked(f: Tensor, y: Tensor) -> Tensor:
+    there = y > -900
+    return ((f - y).square() * there).sum() / there.sum()
+
+
+def filled(f: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.smooth_l1_loss(torch.where(y < -900, 0, f), torch.where(y < -900, 0, y))
+
+
+def chosen(f: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.mse_loss(f[y > -900], y[y > -900])
+
+
+@pytest.mark.parametrize("loss", [masked, filled, chosen])
+def test_a_code_for_missing_targets_that_the_loss_leaves_out_is_no_scale(loss: Any) -> None:
+    x, _ = table()
+    y = x[:, :4].sin()
+    y[::5, 1] = y[3::7, 2] = -999
+    assert "unscaled-target" not in findings(perceptron(), loss, (x, y))
+    assert findings(perceptron(), nn.MSELoss(), (x, y))["unscaled-target"].severity == "severe"
+    assert "unscaled-target" in findings(perceptron(), loss, (x, 50 * x[:, :4]))
 
 
 def test_sorted_batches() -> None:

@@ -234,6 +234,12 @@ def test_norms_that_evaluate_in_training_are_named() -> None:
     assert "batchnorm-mode-gap" not in findings(of(SGD, lr=0.1), model.train())
 
 
+@pytest.mark.parametrize(("momentum", "is_slow"), [(1 - 0.999, True), (0.001, True), (0.003, False), (0.1, False)])
+def test_running_statistics_that_take_a_thousand_steps_are_a_warning(momentum: float, is_slow: bool) -> None:
+    model = network(lambda: nn.BatchNorm1d(48, momentum=momentum))
+    assert ("batchnorm-mode-gap" in findings(of(Adam, lr=3e-3), model)) is is_slow
+
+
 @pytest.mark.slow
 def test_wrong_running_statistics_are_a_warning_or_severe() -> None:
     model = network(lambda: nn.BatchNorm1d(48)).train()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
+from wellcond.diagnosis.probes.exchanged import rms
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.errors import InvalidProblem
 from wellcond.network.calling import logits_of, tensors_in
@@ -116,7 +117,9 @@ class _Watch:
             return subject.problem.forward(0, inputs)
 
     def _enter(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._inputs.append(next((t.clone() for t in tensors_in((args, kwargs)) if t.is_floating_point()), None))
+        self._inputs.append(
+            next((t.detach().clone() for t in tensors_in((args, kwargs)) if t.is_floating_point()), None)
+        )
 
     def _called(self, module: nn.Module) -> tuple[tuple[nn.Module, int], Tensor | None]:
         nth = self._calls.get(module, 0)
@@ -127,7 +130,7 @@ class _Watch:
         """Store a call of one of the first two passes; both are scaled alike."""
         key, x = self._called(module)
         if module in self.layers and key not in self._scales:
-            sizes = [float(t.double().square().mean().sqrt()) for t in tensors_in(output) if t.is_floating_point()]
+            sizes = [rms(t) for t in tensors_in(output) if t.is_floating_point()]
             self._scales[key] = max(1.0, 1 / sizes[0]) if sizes and sizes[0] > 0 else 1.0
         scaled = tree_map(lambda t: _scaled(t, self._scales.get(key, 1.0)), output)
         self._ends.setdefault(key, []).append((x, tree_map(_copied, scaled)))
@@ -148,7 +151,7 @@ class _Watch:
         self.before[name] = max(self.before.get(name, 0.0), curvature)
         if known and curvature < AFFINE and name not in self.affine:
             scaled = tree_map(lambda t: _scaled(t, self._scales[key]), output)
-            three = [tensors_in(y)[0] for y in (y1, y2, scaled)]
+            three = [tensors_in(y)[0].detach() for y in (y1, y2, scaled)]
             (self.affine if _curvature(*three) < AFFINE else self.bent).add(name)
         return midpoint
 
@@ -202,4 +205,4 @@ def _scaled(value: Any, scale: float) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
+    return value.detach().clone() if isinstance(value, Tensor) else value

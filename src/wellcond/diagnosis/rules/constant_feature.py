@@ -31,7 +31,8 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
     """Inputs, or some of their features, that never vary.
 
     Severe if all examples are the same. A warning if more than half of a table's features never vary over at least 32
-    examples; pixels that are always 0 are ordinary and no more than a note.
+    examples, and a note if they are fewer or always 0. Pixels that are always background, and categories that do not
+    occur, are ordinary: up to half of the features may all be 0, or the lowest value of the table.
     """
     inspection = evidence.inspection
     if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at:
@@ -52,12 +53,15 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
         constant = fact.constant
         if not len(constant) or fact.features < 2 or len(fact.shape) != 2:
             continue
-        are_zero = bool((fact.feature_low[constant] == 0).all())
-        share = len(constant) / fact.features
+        values = fact.feature_low[constant]
+        are_background = any(bool((values == value).all()) for value in (0.0, fact.low))
+        is_much = SHARE.is_warning(len(constant) / fact.features)
+        if are_background and not is_much:
+            continue
         names = ", ".join(map(str, constant[:SHOWN].tolist())) + (" …" if len(constant) > SHOWN else "")
         yield Finding(
             rule="constant-feature",
-            severity="warning" if SHARE.is_warning(share) and not are_zero else "note",
+            severity="warning" if is_much and bool(values.any()) else "note",
             basis="proven",
             summary=f"{len(constant)} of {fact.features} features of the {fact.name} never vary (columns {names}).",
             evidence={"constant features": float(len(constant)), "features": float(fact.features)},

@@ -42,6 +42,14 @@ FEW_STEPS = Condition(
     "last steps that a gradient reaches", 2, origin="a cut after each step; truncation on purpose leaves tens of steps"
 )
 
+LOST_SLOPE = Threshold(
+    "share of the slope of the loss that its gradient does not have", 0.2, 0.5,
+    origin="0 if every term has a gradient: the error of the slope is subtracted; a fifth is no small term",
+)  # fmt: skip
+HALVED = Condition(
+    "loss of a handful of examples after training / before", 0.5, origin="the network clearly learns from the rest"
+)
+
 
 @rule("no-gradient")
 def loss_without_graph(evidence: Evidence) -> Iterator[Finding]:
@@ -349,6 +357,35 @@ def cut_in_time(evidence: Evidence) -> Iterator[Finding]:
         reason="Weights are not told what to keep for later: no gradient passes a detach(), .data or no_grad().",
         remedy="# carry the state from step to step without a detach(), .data, no_grad() or a round trip through "
         "numbers; detach it between batches only",
+    )
+
+
+@rule("no-gradient")
+def term_without_gradient(evidence: Evidence) -> Iterator[Finding]:
+    """A term of the loss that moves with the weights, but from which no gradient reaches any of them.
+
+    The graph shows the term, and moving the weights after a trial on a handful of examples shows that a fifth or more
+    of the loss's slope is not in its gradient. Severe if half is missing and the trial does not halve the loss;
+    otherwise a warning. A detach() of a part of a term, as of a target network or a baseline, is by design and is not
+    reported.
+    """
+    few = None if evidence.trial is None else evidence.trial.few
+    if few is None or few.lost_slope is None or not LOST_SLOPE.is_warning(few.lost_slope):
+        return
+    lost = few.lost_slope
+    is_lost = LOST_SLOPE.is_severe(lost) and few.after > HALVED.at * few.before
+    yield Finding(
+        rule="no-gradient",
+        severity="severe" if is_lost else "warning",
+        basis="proven",
+        summary="a term of the loss moves with the weights, but has no gradient: on a handful of examples the loss "
+        f"goes from {number(few.before)} to {number(few.after)}, and {min(lost, 1.0):.0%} of its slope there is not "
+        "in its gradient.",
+        evidence={"share of the slope": lost, "loss before": few.before, "loss after": few.after},
+        reason="A derivative without create_graph=True, .data, .item(), no_grad() or a round trip through NumPy makes "
+        "a term a mere number.",
+        remedy="# compute the term with a graph: torch.autograd.grad(…, create_graph=True), and no .item(), .data, "
+        "detach() or NumPy",
     )
 
 

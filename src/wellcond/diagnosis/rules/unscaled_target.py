@@ -62,7 +62,7 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
             continue
         is_large = RMS.is_warning(fact.rms) and not returned.rms > ALREADY_LARGE.at * fact.rms
         is_narrow = 0 < fact.std < STD.warn and returned.std > TIMES_WIDER.at * fact.std and fact.rms < SMALL.at
-        if not (is_large or is_narrow) or not _is_compared(inspection, fact):
+        if not (is_large or is_narrow) or not _is_compared(inspection, fact, is_large=is_large):
             continue
         is_squared = output is not None and "MseLoss" in output.loss_operations
         yield Finding(
@@ -85,10 +85,16 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _is_compared(inspection: Inspection, fact: TensorFacts) -> bool:
-    """Whether the loss compares outputs with these targets as they are, and not with scaled ones."""
+def _is_compared(inspection: Inspection, fact: TensorFacts, *, is_large: bool) -> bool:
+    """Whether the loss compares outputs with these targets as they are: neither with scaled ones nor with a part.
+
+    Large targets that a loss leaves out, as it does with a code for what is missing, do not make it large.
+    """
     output, loss = inspection.output, inspection.loss
+    is_low = loss is not None and loss < COMPARED.at * fact.rms
     if output is None or output.loss is None or output.loss_at_targets is None:
-        return loss is None or not loss < COMPARED.at * fact.rms
+        return not is_low
+    if is_large and is_low:
+        return False
     at_targets = (output.loss_at_targets, output.reshaped_perfect_loss)
     return min(each for each in at_targets if each is not None) < output.loss

@@ -90,3 +90,26 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
             layer="",
             loss_of_right_outputs=perfect,
         )
+
+
+@rule("output-loss-mismatch")
+def upside_down(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that falls without a bound, ever faster, while steps up its gradient come to rest: its sign is wrong.
+
+    Shown by Adam on a handful of examples, down and up for the same number of steps: the loss falls below -10, and five
+    times as far as it rises. A loss without any bound, like that of a critic or a policy, goes equally far both ways.
+    """
+    few = None if evidence.trial is None else evidence.trial.few
+    if few is None or not few.is_upside_down or few.uphill is None or any(True for _ in rewards_errors(evidence)):
+        return
+    yield Finding(
+        rule="output-loss-mismatch",
+        severity="severe",
+        basis="tried",
+        summary=f"the loss of a handful of examples falls without a bound, from {number(few.before)} to "
+        f"{number(few.after)} in {len(few.run.losses)} steps; up the gradient it ends at {number(few.uphill)}.",
+        evidence={"loss before": few.before, "loss after": few.after, "loss after steps uphill": few.uphill},
+        reason="A loss is least for the best fit, and for a worse one as large as you like; here it is the other way "
+        "round: a likelihood or a score is minimized in place of its negative.",
+        remedy="# change the sign of the loss, or of its term that is a likelihood or a score",
+    )
