@@ -36,7 +36,7 @@ class Behavior:
         shift: Which step's input each output is asked for, and whether it sees it; None if targets are not the inputs.
         memory: How far back in time a gradient reaches; None if the inputs are no sequence.
         padding: What depends on padding; None if there is none.
-        order: Whether outputs depend on the order of steps; None if the inputs are no sequence.
+        order: Whether outputs depend on the order of steps, or of blocks of an image; None for other inputs.
         mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
             of; None for other losses.
         linearity: Which stretches between layers are affine on this data.
@@ -121,7 +121,7 @@ PROBES: dict[str, Probe] = {
     "shift": Probe("whether outputs see what they are asked for", shift, 4 / 3),
     "memory": Probe("how far back in time gradients reach", memory, 4 / 3),
     "padding": Probe("what depends on padding", padding, 0.0),
-    "order": Probe("whether the order of steps matters", order, 1 / 3),
+    "order": Probe("whether the order of steps matters", order, 1.0),
     "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
     "linearity": Probe("whether stretches between layers are affine", linearity, 1.0),
     "noise": Probe("which values are dropped at random", noise, 1.0),
