@@ -75,7 +75,8 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
     By midpoints of examples. A warning if the first is wider than both ends, which is of no use in a product, or if the
     trial shows that the network does not train; otherwise a note. Not reported: a first layer that is narrower than
     both ends (a product of low rank), convolutions over several positions or with groups, whose product is none of
-    their kind, and outputs that several layers read, such as queries and keys.
+    their kind, outputs that several layers read, such as queries and keys, and layers with a module between them that has
+    a matrix of its own, such as a recurrent layer.
     """
     inspection = evidence.inspection
     linearity = None if evidence.behavior is None else evidence.behavior.linearity
@@ -86,13 +87,16 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
     signals = {s.name: s for s in inspection.weighted()}
     fan_in = {w.layer: w.fan_in for w in inspection.weights if w.role == "weight"}
     readers = [before for s in signals.values() for before in s.after]
+    passed = list(linearity.before)
     for second in signals.values():
         if len(second.after) != 1 or not linearity.is_straight(second.name) or second.kind != "Linear":
             continue
         first = signals[second.after[0]]
         are_linear = first.kind == "Linear" and linearity.layers.issuperset((first.name, second.name))
         ends = fan_in.get(first.name, 0), second.units
-        if not are_linear or readers.count(first.name) > 1 or first.units < min(ends):
+        if not are_linear or not signals.keys() >= set(passed[passed.index(first.name) : passed.index(second.name)]):
+            continue
+        if readers.count(first.name) > 1 or first.units < min(ends):
             continue
         fails = evidence.trial is not None and evidence.trial.trains is False
         yield Finding(
