@@ -41,7 +41,7 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     layers = [s for s in inspection.weighted() if not is_embedding(s)]
     names = [s.name for s in layers]
     functions = _between(inspection, layers)
-    is_shown = inspection.output is not None and inspection.output.is_affine and not functions
+    is_shown = inspection.output is not None and inspection.output.is_affine and not functions and len(names) > 1
     if not is_shown:
         linearity = None if evidence.behavior is None else evidence.behavior.linearity
         if linearity is None or not linearity.is_affine:
