@@ -73,8 +73,8 @@ def _counted_in(subject: Subject) -> Padding | None:
         pads = padded(grid)
         if pads is not None and (share := _counted(pair, pads, grid is pair.target)):
             return share
-    said = ((pair, places) for each, pair in pairs for places in masked_places(subject, each))
-    return next((share for pair, places in said if (share := _counted(pair, places, False))), None)
+    by_mask = ((pair, places) for each, pair in pairs for places in masked_places(subject, each))
+    return next((share for pair, places in by_mask if (share := _counted(pair, places, False))), None)
 
 
 def _counted(pair: Compared, pads: Tensor, is_target: bool) -> Padding | None:

@@ -276,9 +276,9 @@ def masked_places(subject: Subject, sequence: Sequence) -> Iterator[Tensor]:
     for tensor in (*tensors_in(sequence.inputs), *tensors_in(subject.targets)):
         flags = next(layout.grids(tensor), None)
         if flags is not None and flags.dim() == 2 and _is_flag(tensor):
-            candidates = (~flags.bool(), flags.bool())
+            candidates = [~flags.bool(), flags.bool()]
         elif tensor.shape == (layout.examples,) and not tensor.is_floating_point() and tensor.dtype != torch.bool:
-            candidates = (torch.arange(layout.steps, device=tensor.device) >= tensor[:, None],)
+            candidates = [torch.arange(layout.steps, device=tensor.device) >= tensor[:, None]]
         else:
             continue
         for places in candidates:
@@ -288,7 +288,7 @@ def masked_places(subject: Subject, sequence: Sequence) -> Iterator[Tensor]:
 
 def is_at_end(places: Tensor) -> bool:
     """Whether places (N, T) are runs of different lengths at one end of each row, and never all of it."""
-    if places.dim() != 2 or not LEAST <= float(places.double().mean()) or bool(places.all(1).any()):
+    if places.dim() != 2 or float(places.double().mean()) < LEAST or bool(places.all(1).any()):
         return False
     lengths = places.sum(1)
     is_run = any(torch.equal(_run_at_end(turned), turned) for turned in (places, places.flip(1)))

@@ -75,8 +75,8 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
     By midpoints of examples. A warning if the first is wider than both ends, which is of no use in a product, or if the
     trial shows that the network does not train; otherwise a note. Not reported: a first layer that is narrower than
     both ends (a product of low rank), convolutions over several positions or with groups, whose product is none of
-    their kind, outputs that several layers read, such as queries and keys, and layers with a module between them that has
-    a matrix of its own, such as a recurrent layer.
+    their kind, outputs that several layers read, such as queries and keys, and layers with a module between them that
+    has a matrix of its own, such as a recurrent layer.
     """
     inspection = evidence.inspection
     linearity = None if evidence.behavior is None else evidence.behavior.linearity
