@@ -92,7 +92,7 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
         if len(second.after) != 1 or not linearity.is_straight(second.name) or second.kind != "Linear":
             continue
         first = signals[second.after[0]]
-        are_linear = first.kind == "Linear" and linearity.layers.issuperset((first.name, second.name))
+        are_linear = first.kind == "Linear" and (linearity.layers & set(passed)).issuperset((first.name, second.name))
         ends = fan_in.get(first.name, 0), second.units
         if not are_linear or not signals.keys() >= set(passed[passed.index(first.name) : passed.index(second.name)]):
             continue
