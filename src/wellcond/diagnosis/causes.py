@@ -102,8 +102,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     "shared-weight": ("symmetric-initialisation", "loss-not-decreasing"),
     "wrong-softmax-dimension": (
-        "no-gradient", "attention-saturation", "mixed-examples", "no-nonlinearity", "labels-unrelated",
-        "loss-not-decreasing",
+        "no-gradient", "vanishing-gradient", "attention-saturation", "mixed-examples", "no-nonlinearity",
+        "labels-unrelated", "loss-not-decreasing",
     ),
     "wrong-mask": (
         "non-finite", "no-gradient", "attention-saturation", "rank-collapse", "learning-rate-too-high",

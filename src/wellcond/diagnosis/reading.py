@@ -170,14 +170,19 @@ def vanishes_at_targets(output: OutputFacts) -> bool:
 
 
 def sequences(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
-    """Recurrent layers, or "" for a cell in a loop, each with its gradient norm per time step."""
+    """Recurrent layers, or "" for a cell in a loop, each with its gradient norm per time step; or what is read."""
     inspection = evidence.inspection
     if inspection is None:
         return
     layers = [(s.name, s.gradient_over_time) for s in inspection.signals if s.gradient_over_time is not None]
     yield from ((name, over_time) for name, over_time in layers if over_time is not None)
-    if not layers and inspection.gradient_over_time is not None:
+    if layers:
+        return
+    memory = None if evidence.behavior is None else evidence.behavior.memory
+    if inspection.gradient_over_time is not None:
         yield "", inspection.gradient_over_time
+    elif memory is not None and memory.over_time is not None:
+        yield memory.layer, memory.over_time
 
 
 def start_before(evidence: Evidence, signal: Signal) -> str:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from wellcond.errors import InvalidProblem
@@ -186,7 +186,7 @@ def of_data(product: Node) -> list[Node]:
         while source is not None and plain(source) in MOVES:
             above = inputs_of(source)
             source = above[0] if above else None
-        if source is not None and plain(source) != "AccumulateGrad":
+        if source is not None and not isinstance(getattr(source, "variable", None), nn.Parameter):
             data.append(node)
     return data
 

@@ -58,6 +58,9 @@ class OutputFacts:
         low_target: Smallest target.
         high_target: Largest target.
         share_outside: Share of targets outside of the range of the tail.
+        coded_dim: The only dimension that can be that of the classes, by the targets: one that targets of classes do
+            not have, or in which targets are one-hot codes.
+        normalized_dims: Dimensions over which the outputs, or their exponentials, sum to one.
     """
 
     shape: tuple[int, ...]
@@ -90,6 +93,8 @@ class OutputFacts:
     low_target: float
     high_target: float
     share_outside: float
+    coded_dim: int | None = None
+    normalized_dims: frozenset[int] = frozenset()
 
 
 RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf),
@@ -105,6 +110,8 @@ CORRECT_LOGIT = 20.0
 """|logit| of a correct binary answer."""
 MARGIN = 0.02
 """Targets beyond the range by less than this are rounding errors or smoothed labels."""
+ROUNDED_SUM = 1e-2
+"""Distance from one of a sum of probabilities that rounding explains, also in bfloat16."""
 FLAT_PROBABILITY = 1e-3
 """Distance of a saturated probability from 0 or 1."""
 
@@ -182,7 +189,31 @@ def output_facts(
         low_target=float(references.min()) if references is not None and references.numel() else math.nan,
         high_target=float(references.max()) if references is not None and references.numel() else math.nan,
         share_outside=float(is_outside.double().mean()),
+        coded_dim=None if target is None else _coded_dim(values, target),
+        normalized_dims=frozenset(dim for dim in range(values.dim()) if _is_normalized(values, dim)),
     )
+
+
+def _coded_dim(outputs: Tensor, target: Tensor) -> int | None:
+    dims = range(1, outputs.dim())
+    if target.shape == outputs.shape:
+        is_code = bool(((target == 0) | (target == 1)).all())
+        dims_of_codes = [dim for dim in dims if is_code and bool((target.sum(dim) == 1).all())]
+    elif target.is_floating_point() or not target.numel():
+        return None
+    else:
+        sizes, highest = tuple(outputs.shape), int(target.max())
+        without = {dim: (*sizes[:dim], *sizes[dim + 1 :]) for dim in dims if highest < sizes[dim]}
+        dims_of_codes = [dim for dim, rest in without.items() if rest == tuple(target.shape)]
+    return dims_of_codes[0] if len(dims_of_codes) == 1 else None
+
+
+def _is_normalized(outputs: Tensor, dim: int) -> bool:
+    """Whether outputs are probabilities, or their logarithms, over a dimension of more than one entry."""
+    if outputs.shape[dim] < 2 or not bool(outputs.isfinite().all()):
+        return False
+    sums = outputs.sum(dim) if bool((outputs >= 0).all()) else outputs.exp().sum(dim)
+    return bool(((sums - 1).abs() < ROUNDED_SUM).all())
 
 
 def _names(nodes: Iterable[Node]) -> frozenset[str]:

@@ -16,6 +16,7 @@ from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.noise import Noise, noise
 from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
+from wellcond.diagnosis.probes.pixels import Pixels, pixels
 from wellcond.diagnosis.probes.reach import Reach, reach
 from wellcond.diagnosis.probes.sight import Sight, sight
 from wellcond.diagnosis.probes.similarities import mixed_similarities
@@ -34,9 +35,10 @@ class Behavior:
     Attributes:
         mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
         shift: Which step's input each output is asked for, and whether it sees it; None if targets are not the inputs.
+        pixels: Whether outputs see the pixel they are asked for; None unless images are drawn pixel after pixel.
         memory: How far back in time a gradient reaches; None if the inputs are no sequence.
         padding: What depends on padding; None if there is none.
-        order: Whether outputs depend on the order of steps; None if the inputs are no sequence.
+        order: Whether outputs depend on the order of steps, or of blocks of an image; None for other inputs.
         mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
             of; None for other losses.
         linearity: Which stretches between layers are affine on this data.
@@ -49,6 +51,7 @@ class Behavior:
 
     mixing: Mixing | None = None
     shift: Shift | None = None
+    pixels: Pixels | None = None
     memory: Memory | None = None
     padding: Padding | None = None
     order: Order | None = None
@@ -119,9 +122,10 @@ class Probe(NamedTuple):
 PROBES: dict[str, Probe] = {
     "mixing": Probe("whether examples of a batch influence each other", mixing, 5 / 3),
     "shift": Probe("whether outputs see what they are asked for", shift, 4 / 3),
+    "pixels": Probe("whether outputs see the pixel they are asked for", pixels, 3.0),
     "memory": Probe("how far back in time gradients reach", memory, 4 / 3),
     "padding": Probe("what depends on padding", padding, 0.0),
-    "order": Probe("whether the order of steps matters", order, 1 / 3),
+    "order": Probe("whether the order of steps matters", order, 1.0),
     "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
     "linearity": Probe("whether stretches between layers are affine", linearity, 1.0),
     "noise": Probe("which values are dropped at random", noise, 1.0),

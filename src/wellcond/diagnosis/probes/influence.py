@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,9 @@ LOOKUPS: dict[Any, str] = {F.embedding: "embedding", torch.embedding: "embedding
 FIRST_MODULES = 16
 """Modules among which the first that mixes steps is looked for: embedding, dropout, norm and projections are before."""
 
+ADDED = 2
+"""Steps that a model may add to a sequence: a class token, a beginning and an end."""
+
 
 @dataclass(frozen=True)
 class Watched:
@@ -39,7 +42,7 @@ class Watched:
         sequence: Sequence of the inputs.
         outputs: Outputs, with a graph.
         read: First step of each piece of the sequence as numbers, and the piece: (N, steps, …), or with the steps in
-            front, or (N, d) of one step.
+            front, or (N, d) of one step. Below zero if the model puts steps of its own before the sequence.
         calls: First inputs of the layers, by name, call after call.
         grids: Outputs of modules that count steps, with the name of the module, in the order of the pass.
         pools: Names of modules that take steps and return none, in the order of the pass.
@@ -65,7 +68,8 @@ class Watched:
             whole = gradient.unsqueeze(1) if self.sequence.is_tokens and piece.dim() == 2 else gradient
             if self.sequence.is_tokens and piece.dim() > 2 and self.sequence.layout.steps_first:
                 whole = whole.transpose(0, 1)
-            norms[:, first : first + whole.shape[1]] += _by_step(whole).double()
+            own = _by_step(whole).double()[:, max(0, -first) :][:, : norms.shape[1] - max(0, first)]
+            norms[:, max(0, first) : max(0, first) + own.shape[1]] += own
         return norms
 
 
@@ -117,7 +121,7 @@ def watched(subject: Subject) -> Watched | None:
 
     def leave(module: nn.Module, output: Any) -> None:
         tensor = next(iter(tensors_in(output)), None)
-        grid = None if tensor is None or not tensor.requires_grad else next(sequence.layout.grids(tensor), None)
+        grid = _grid_in(tensor, sequence.layout)
         takes_steps = taking.pop()
         if grid is not None:
             grids.append((names[module], grid))
@@ -144,16 +148,44 @@ def watched(subject: Subject) -> Watched | None:
     # columns of a table, each with an embedding of its own, are no steps
     if outputs is None or not outputs.requires_grad or not read or len(tables) > 1:
         return None
-    return Watched(subject.problem, sequence, outputs, read, dict(calls), grids, pools)
+    seen = Watched(subject.problem, sequence, outputs, read, dict(calls), pools=pools)
+    longer = [grid for each in calls.values() if (grid := _grid_in(each[0], sequence.layout)) is not None]
+    front = next((_added_in_front(seen, grid) for grid in longer if grid.shape[1] > sequence.layout.steps), 0)
+    steps = sequence.layout.steps
+    own = [(name, grid[:, front : front + steps] if grid.shape[1] > steps else grid) for name, grid in grids]
+    return replace(seen, grids=own)
+
+
+def _grid_in(tensor: Any, layout: Layout) -> Tensor | None:
+    """A tensor as a grid, which may have a few steps more than the sequence: a class token, a beginning."""
+    if not isinstance(tensor, Tensor) or not tensor.requires_grad:
+        return None
+    layouts = (replace(layout, steps=layout.steps + more) for more in range(ADDED + 1))
+    return next((grid for each in layouts for grid in each.grids(tensor)), None)
+
+
+def _added_in_front(seen: Watched, longer: Tensor) -> int:
+    """Steps that were put before a sequence: what is in the middle of the longer one depends on an earlier step."""
+    middle = longer.shape[1] // 2
+    steps = (seen.influence(longer[:, middle]) > 0).any(0).nonzero()[:, 0]
+    return max(0, middle - int(steps[0])) if len(steps) == 1 else 0
 
 
 def _first_step(sequence: Sequence, index: Tensor, call: int) -> int | None:
-    """The step at which looked-up tokens begin: all of the sequence, without its end, or one step after another."""
+    """The step at which looked-up tokens begin: all of the sequence, without its end, or one step after another.
+
+    A few tokens of the model's own may come before or after all of the sequence.
+    """
     tokens = sequence.grid
     if index.dim() == 2:
         grid = index.transpose(0, 1) if sequence.layout.steps_first else index
-        fits = len(grid) == len(tokens) and grid.shape[1] <= tokens.shape[1]
-        return 0 if fits and torch.equal(grid, tokens[:, : grid.shape[1]]) else None
+        if len(grid) != len(tokens):
+            return None
+        added = grid.shape[1] - tokens.shape[1]
+        if added <= 0:
+            return 0 if torch.equal(grid, tokens[:, : grid.shape[1]]) else None
+        fronts = range(added + 1 if added <= ADDED else 0)
+        return next((-n for n in fronts if torch.equal(grid[:, n : n + tokens.shape[1]], tokens)), None)
     fits = index.dim() == 1 and call < tokens.shape[1] and len(index) == len(tokens)
     return call if fits and torch.equal(index, tokens[:, call]) else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,12 +24,14 @@ class Memory:
         reached: Last steps that a gradient comes back to; the gradient of all others is exactly zero.
         change: ‖f − f'‖/‖f‖ of the outputs if the inputs of the others change; 0 if a gradient comes back to all.
         layer: Layer that is called again and again, and carries the state; "" if that is not known.
+        over_time: (steps,), gradient norms of what is read from the last step; None if some are zero.
     """
 
     steps: int
     reached: int
     change: float = 0.0
     layer: str = ""
+    over_time: Tensor | None = field(default=None, compare=False, repr=False)
 
 
 def memory(subject: Subject) -> Memory | None:
@@ -48,8 +50,11 @@ def memory(subject: Subject) -> Memory | None:
     reached = int(with_gradient.max()) + 1 if len(with_gradient) else 0
     lost = is_real & (back >= reached)
     length = int(reading.last.max()) + 1
-    if not reached or not bool(lost.any()):
+    if not reached:
         return Memory(length, reached)
+    if not bool(lost.any()):
+        over_time = (reading.influence * is_real)[:, :length].sum(0).cpu()
+        return Memory(length, reached, layer=_carrier(reading.watched), over_time=over_time)
     change = _change(subject, reading, lost)
     return Memory(length, reached, change, _carrier(reading.watched) if change else "")
 

@@ -1,8 +1,10 @@
-"""Whether outputs depend on the order of a sequence's steps, and whether targets do."""
+"""Whether outputs depend on the order of a sequence's steps, or of the blocks of an image, and whether targets do."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +15,14 @@ from wellcond.diagnosis.labels import EXAMPLES_READ, Prediction, left_out_predic
 from wellcond.diagnosis.probes.influence import watched
 from wellcond.diagnosis.probes.steps import Sequence, compared, target_of
 from wellcond.diagnosis.probes.subject import Subject, relative_change
+from wellcond.network.isolation.isolation import parameters_kept
 from wellcond.problem.loss.outputs import named_tensors, with_tensors
 
 MOST_FEATURES = 8192
 """Steps times features, or times tokens, up to which a fit of all of them is cheap."""
+
+STEP = 0.01
+"""Size of what is added to weights: as far as a step or two of Adam goes."""
 
 
 @dataclass(frozen=True)
@@ -38,38 +44,107 @@ class Order:
 
 
 def order(subject: Subject) -> Order | None:
-    """Give the steps other places; if the outputs do not care, ask the data whether the targets do.
+    """Give the steps, or blocks of an image, other places; if the outputs do not care, ask whether the targets do.
 
     Returns:
-        None if the inputs are no sequence.
+        None if the inputs are neither a sequence nor images, or if all outputs are alike.
     """
+    outputs = subject.outputs
+    if outputs is None or not outputs.dim() or relative_change(outputs, outputs.roll(1, 0)) <= subject.tolerance:
+        return None  # outputs that are all alike have lost more than the order
     seen = subject.once(watched)
-    if seen is None or subject.outputs is None:
-        return None
+    if seen is None:
+        return _order_of_blocks(subject)
     sequence = seen.sequence
     places = torch.randperm(sequence.layout.steps, generator=torch.Generator().manual_seed(0))
-    after = subject.outputs_for(_moved(sequence, places))
-    if after is None or after.shape != subject.outputs.shape:
-        return None
     pair = subject.once(compared, sequence.layout)
-    before = subject.outputs
-    if pair is not None:
-        before, after = pair.grid(before), pair.grid(after)
-        if before.shape[1] != len(places):
+    moved = _moved(sequence, places)
+
+    def change(before: Tensor) -> float | None:
+        after = subject.outputs_for(moved)
+        if after is None or after.shape != before.shape:
             return None
-        before = before[:, places]
-    change = relative_change(before, after)
-    if change > subject.tolerance or pair is not None:
-        return Order(change, pair is not None)
+        if pair is None:
+            return relative_change(before, after)
+        before, after = pair.grid(before), pair.grid(after)
+        return relative_change(before[:, places], after) if before.shape[1] == len(places) else None
+
+    size = _change_at_any_weights(subject, change)
+    if size is None or size > subject.tolerance or pair is not None:
+        return None if size is None else Order(size, pair is not None)
     data = _data(subject, sequence)
-    if data is None:
-        return Order(change, False)
-    steps, target = data
+    return Order(size, False) if data is None else _compared_fits(size, *data)
+
+
+def _change_at_any_weights(subject: Subject, change: Callable[[Tensor], float | None]) -> float | None:
+    """The change of the outputs; if there is none, that with weights that have moved a little.
+
+    Positions that are learned from zeros, or from one number, leave the order out at the start alone.
+    """
+    assert subject.outputs is not None
+    size = change(subject.outputs)
+    if size is None or size > subject.tolerance:
+        return size
+    params = subject.problem.params
+    draw = torch.Generator().manual_seed(0)
+    with parameters_kept(params.values()):
+        for p in params.values():
+            p.data = p.data + STEP * torch.randn(p.shape, generator=draw).to(p)
+        outputs = subject.outputs_for(subject.inputs)
+        again = None if outputs is None else change(outputs)
+    return again if again is not None and again > subject.tolerance else size
+
+
+def _compared_fits(change: float, steps: Tensor, target: Tensor) -> Order:
+    """Fits of (N, T, features) with the steps at their places, and of their sums."""
     placed = [left_out_prediction(steps.flatten(1), target)]
     if steps.shape[2] ** 2 <= MOST_FEATURES:
         placed.append(left_out_prediction(torch.einsum("nta,ntb->nab", steps[:, :-1], steps[:, 1:]).flatten(1), target))
     unordered = left_out_prediction(torch.cat([steps.sum(1), steps.square().sum(1)], 1), target)
     return Order(change, False, min(placed, key=lambda each: each.error), unordered)
+
+
+def _order_of_blocks(subject: Subject) -> Order | None:
+    """Two blocks of an image change places, as large as they can be: patches of a transformer divide them."""
+    image, outputs = subject.inputs, subject.outputs
+    if not isinstance(image, Tensor) or image.dim() != 4 or not image.is_floating_point() or outputs is None:
+        return None
+    common = math.gcd(*image.shape[2:])
+    prime = next((n for n in range(2, common + 1) if common % n == 0), None)
+    if prime is None or outputs.dim() != 2 or len(outputs) != len(image):
+        return None
+    side = common // prime
+    swapped = image.clone()
+    swapped[..., :side, :side] = image[..., :side, side : 2 * side]
+    swapped[..., :side, side : 2 * side] = image[..., :side, :side]
+
+    def change(before: Tensor) -> float | None:
+        after = subject.outputs_for(swapped)
+        return None if after is None else relative_change(before, after)
+
+    size = _change_at_any_weights(subject, change)
+    data = None if size is None or size > subject.tolerance else _images(subject)
+    if size is None or data is None:
+        return None if size is None else Order(size, False)
+    images, target = data
+    blocks = F.unfold(images, side, stride=side).transpose(1, 2)
+    return _compared_fits(size, blocks, target)
+
+
+def _images(subject: Subject) -> tuple[Tensor, Tensor] | None:
+    """Images and one target for each, of several batches."""
+    shape, images, targets = subject.inputs.shape, [], []
+    if not isinstance(subject.targets, Tensor) or subject.targets.dim() > 2 or shape[1:].numel() > MOST_FEATURES:
+        return None
+    with contextlib.closing(subject.problem.data()) as data:
+        for _, (image, labels) in data:
+            if image.shape[1:] != shape[1:] or len(labels) != len(image):
+                break
+            images.append(image.cpu().double())
+            targets.append(labels.detach().cpu())
+            if sum(map(len, images)) >= EXAMPLES_READ:
+                break
+    return torch.cat(images), torch.cat(targets)
 
 
 def _moved(sequence: Sequence, places: Tensor) -> object:

@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 
 from wellcond.diagnosis.probes.influence import FIRST_MODULES, Reading, Watched, read_out
-from wellcond.diagnosis.probes.steps import Compared, compared, padded, sequences
+from wellcond.diagnosis.probes.steps import Compared, compared, masked_places, padded, sequences
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.network.calling import tensors_in
 
 
 @dataclass(frozen=True)
 class Padding:
-    """Places at the end, or the beginning, of sequences that are filled with one value that occurs nowhere else.
+    """Places at the end, or the beginning, of sequences that are filled with one value.
+
+    It occurs nowhere else, or a mask or lengths in the batch say where they are.
 
     Attributes:
         share: Share of all places.
@@ -67,13 +69,15 @@ def padding(subject: Subject) -> Padding | None:
 def _counted_in(subject: Subject) -> Padding | None:
     """Padding of any sequence that has a target for each step, by the share of what counts in the loss."""
     every = [] if subject.outputs is None else sequences(subject)
-    pairs = [(each.grid, pair) for each in every if (pair := subject.once(compared, each.layout)) is not None]
+    pairs = [(each, pair) for each in every if (pair := subject.once(compared, each.layout)) is not None]
     # the first place after a sequence is padding of the inputs, but may be its end in the targets
-    for grid, pair in (*pairs, *((pair.target, pair) for _, pair in pairs)):
+    grids = (*((each.grid, pair) for each, pair in pairs), *((pair.target, pair) for _, pair in pairs))
+    for grid, pair in grids:
         pads = padded(grid)
         if pads is not None and (share := _counted(pair, pads, grid is pair.target)):
             return share
-    return None
+    by_mask = ((pair, places) for each, pair in pairs for places in masked_places(subject, each))
+    return next((share for pair, places in by_mask if (share := _counted(pair, places, False))), None)
 
 
 def _counted(pair: Compared, pads: Tensor, is_target: bool) -> Padding | None:

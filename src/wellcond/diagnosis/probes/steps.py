@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.diagnosis.probes.subject import Subject
+from wellcond.network.calling import tensors_in
 from wellcond.problem.batches import LABELS, own_copies
 from wellcond.problem.loss.outputs import named_tensors, own_loss, with_tensors
 
@@ -219,11 +220,13 @@ def _of_others(grid: Tensor) -> Tensor:
 
 
 def target_of(subject: Subject) -> Tensor | None:
-    """The targets, if they are one tensor."""
+    """The targets, if they are one tensor, next to which there may be masks and lengths."""
     if subject.problem.loss is own_loss:
         inputs = subject.once(separate_inputs)
         return named_tensors(inputs).get(name_of_target(subject, inputs) or "")
-    return subject.targets if isinstance(subject.targets, Tensor) else None
+    tensors = tensors_in(subject.targets)
+    several = [t for t in tensors if t.dim() > 1 and not (_is_flag(t) and is_at_end(t.bool()))]
+    return subject.targets if isinstance(subject.targets, Tensor) else several[0] if len(several) == 1 else None
 
 
 def loss_gradient(subject: Subject, target: Tensor | None = None) -> Tensor | None:
@@ -245,7 +248,10 @@ def loss_gradient(subject: Subject, target: Tensor | None = None) -> Tensor | No
             raw = subject.raw if outputs is None else with_tensors(subject.raw, {id(subject.outputs): outputs})
         if outputs is None:
             return None
-        loss = problem.raw_loss(raw, subject.targets if target is None else target)
+        targets, own = subject.targets, subject.once(target_of)
+        if target is not None and own is not None and problem.loss is not own_loss:
+            targets = with_tensors(targets, {id(own): target})
+        loss = problem.raw_loss(raw, targets)
         (gradient,) = torch.autograd.grad(loss, [outputs], allow_unused=True)
     return None if gradient is None else gradient.detach()
 
@@ -262,6 +268,31 @@ def padded(grid: Tensor) -> Tensor | None:
         if varies and bool((is_filled == ends).all()) and float(ends.double().mean()) >= LEAST:
             return ends if turned is grid else ends.flip(1)
     return None
+
+
+def masked_places(subject: Subject, sequence: Sequence) -> Iterator[Tensor]:
+    """(N, T), places that a mask or lengths in the batch say to be padding, and that all hold one value."""
+    grid, layout = sequence.grid, sequence.layout
+    for tensor in (*tensors_in(sequence.inputs), *tensors_in(subject.targets)):
+        flags = next(layout.grids(tensor), None)
+        if flags is not None and flags.dim() == 2 and _is_flag(tensor):
+            candidates = [~flags.bool(), flags.bool()]
+        elif tensor.shape == (layout.examples,) and not tensor.is_floating_point() and tensor.dtype != torch.bool:
+            candidates = [torch.arange(layout.steps, device=tensor.device) >= tensor[:, None]]
+        else:
+            continue
+        for places in candidates:
+            if is_at_end(places) and bool((grid[places] == grid[places][:1]).all()):
+                yield places
+
+
+def is_at_end(places: Tensor) -> bool:
+    """Whether places (N, T) are runs of different lengths at one end of each row, and never all of it."""
+    if places.dim() != 2 or float(places.double().mean()) < LEAST or bool(places.all(1).any()):
+        return False
+    lengths = places.sum(1)
+    is_run = any(torch.equal(_run_at_end(turned), turned) for turned in (places, places.flip(1)))
+    return is_run and int(lengths.max()) > int(lengths.min())
 
 
 def _is(grid: Tensor, value: Tensor) -> Tensor:

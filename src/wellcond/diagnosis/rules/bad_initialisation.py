@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import fmean
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
@@ -50,6 +51,13 @@ ONE_SIGN = Condition(
 LARGE_SIGNAL = Condition(
     "RMS of a layer's outputs", 5.0, origin="below it weights fit their inputs, whatever their scale"
 )
+OWN_GAIN = Condition(
+    "rms·√(the smaller side) of a matrix in a module of one's own", 5.0, origin="torch starts at 0.58, Glorot at 1"
+)
+FLAT = Condition(
+    "share of flat values of the tanhs and sigmoids in it", 0.5,
+    origin="the medians of healthy networks are 0.23 (tanh) and 0.33 (sigmoid)",
+)  # fmt: skip
 SMALL_SIGNAL = Condition("RMS of what varies in a layer's outputs", 0.05, origin="above it weights fit their inputs")
 PHASE = Threshold(
     "RMS of what differs between examples in the argument of a hidden sine", math.nan, 2 * math.pi,
@@ -215,4 +223,45 @@ def wrapped_phase(evidence: Evidence) -> Iterator[Finding]:
             reason="A sine network keeps its signals with weights from ±√(6/fan_in)/ω, whose phases vary by 1 "
             "(Sitzmann et al. 2020); beyond a period neighbors are mapped to points that have nothing in common.",
             remedy=f"for p in model.get_submodule({signal.name!r}).parameters():\n    p.data /= {phase:.2g}",
+        )
+
+
+@rule("bad-initialisation")
+def own_matrices(evidence: Evidence) -> Iterator[Finding]:
+    """Large matrices in a module of one's own, in which tanhs or sigmoids are flat at half of their values or more.
+
+    Which of the two sides of such a matrix is the inputs is not known: the smaller one counts. Tables, codes and
+    learned queries may have entries of any size, and are followed by nothing that they flatten.
+    """
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    squashing: list[float] = []
+    flat: dict[str, float] = {}
+    for signal in inspection.signals:  # a module comes after what it calls
+        if signal.saturated is not None:
+            squashing.append(signal.saturated)
+        else:
+            flat[signal.name] = fmean(squashing) if squashing else 0.0
+            squashing.clear()
+    for w in inspection.weights:
+        shape = evidence.problem.model.get_parameter(w.name).shape
+        if w.role != "other" or len(shape) != 2 or w.not_finite or is_trained(w) or w.order is None:
+            continue
+        gain = w.rms * math.sqrt(min(shape))
+        share = flat.get(w.layer, 0.0)
+        if gain < OWN_GAIN.at or share < FLAT.at:
+            continue
+        fitting = 1 / math.sqrt(min(shape))
+        yield Finding(
+            rule="bad-initialisation",
+            layer=w.layer,
+            severity=of_symptom(evidence, is_far=False),
+            basis="measured",
+            summary=f"{w.name} has an RMS of {number(w.rms)}, which scales signals by {number(gain)}; the tanhs and "
+            f"sigmoids of {w.layer or 'the model'} are flat at {share:.0%} of their values.",
+            evidence={"RMS of the weight": w.rms, "gain": gain, "saturated share": share},
+            reason="A matrix multiplies a signal by rms·√fan_in; where that is large, what squashes the signal is flat "
+            "and passes no gradient on.",
+            remedy=f"torch.nn.init.normal_(model.get_parameter({w.name!r}), std={fitting:.2g})",
         )

@@ -49,6 +49,31 @@ def future_seen(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+@rule("future-seen")
+def pixel_seen(evidence: Evidence) -> Iterator[Finding]:
+    """Images that are drawn pixel after pixel, by outputs that see the pixel that they are asked for.
+
+    Outputs depend on pixels above and to the left, on none that follow, and on the pixel itself, which is the target.
+    Severe. Autoencoders, whose outputs see all sides, and images of several channels are not asked.
+    """
+    pixels = None if evidence.behavior is None else evidence.behavior.pixels
+    if pixels is None or not pixels.sees_itself:
+        return
+    where = pixels.layer or "the model"
+    yield Finding(
+        rule="future-seen",
+        layer=pixels.layer,
+        severity="severe",
+        basis="proven",
+        summary=f"the outputs depend on earlier pixels and on no later ones, but see the pixel that they are asked "
+        f"for, first at {where}.",
+        evidence={"first at": where},
+        reason="The network learns to copy the pixel, which is not there yet when an image is drawn.",
+        remedy=f"# set the weights of {where} at the center of its kernel to zero (a mask of type A), or shift its "
+        "input by one pixel",
+    )
+
+
 def _advice(module: nn.Module | None, where: str) -> str:
     if isinstance(module, nn.RNNBase) and module.bidirectional:
         return f"make {where} with bidirectional=False: the second direction reads the sequence from its end"

@@ -50,7 +50,7 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     layers = [s for s in inspection.weighted() if not is_embedding(s)]
     names = [s.name for s in layers]
     functions = _between(inspection, layers)
-    is_shown = inspection.output is not None and inspection.output.is_affine and not functions
+    is_shown = inspection.output is not None and inspection.output.is_affine and not functions and len(names) > 1
     if not is_shown:
         linearity = None if evidence.behavior is None else evidence.behavior.linearity
         if linearity is None or not linearity.is_affine:
@@ -84,7 +84,8 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
     By midpoints of examples. A warning if the first is wider than both ends, which is of no use in a product, or if the
     trial shows that the network does not train; otherwise a note. Not reported: a first layer that is narrower than
     both ends (a product of low rank), convolutions over several positions or with groups, whose product is none of
-    their kind, and outputs that several layers read, such as queries and keys.
+    their kind, outputs that several layers read, such as queries and keys, and layers with a module between them that
+    has a matrix of its own, such as a recurrent layer.
     """
     inspection = evidence.inspection
     linearity = None if evidence.behavior is None else evidence.behavior.linearity
@@ -99,9 +100,12 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
         if len(second.after) != 1 or not linearity.is_straight(second.name) or second.kind != "Linear":
             continue
         first = signals[second.after[0]]
-        are_linear = first.kind == "Linear" and linearity.layers.issuperset(_from_to(linearity, first, second))
+        between = _from_to(linearity, first, second)
+        are_linear = first.kind == "Linear" and bool(between) and (linearity.layers & signals.keys()) >= between
         ends = fan_in.get(first.name, 0), second.units
-        if not are_linear or readers.count(first.name) > 1 or first.units < min(ends):
+        if not are_linear:
+            continue
+        if readers.count(first.name) > 1 or first.units < min(ends):
             continue
         fails = evidence.trial is not None and evidence.trial.trains is False
         yield Finding(
@@ -117,10 +121,10 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _from_to(linearity: Linearity, first: Signal, second: Signal) -> list[str]:
+def _from_to(linearity: Linearity, first: Signal, second: Signal) -> set[str]:
     """Two layers and all called between them: blocks with weights of their own, as on a residual stream, may bend."""
     names = list(linearity.before)
-    return names[names.index(first.name) : names.index(second.name) + 1] if first.name in names else []
+    return set(names[names.index(first.name) : names.index(second.name) + 1]) if first.name in names else set()
 
 
 def _name(signal: Signal) -> str:

@@ -34,7 +34,8 @@ def order_lost(evidence: Evidence) -> Iterator[Finding]:
 
     The steps change places and the outputs stay the same; over up to 1024 examples a linear fit of steps at their
     places, or of pairs of neighbors, has an error of 0.9 or less of that of a fit of their sums. Severe if the trial
-    shows that the network does not train; a warning if that is not known, or if the error is half of it or less. Sets,
+    shows that the network does not train, or does not show that it does and the error is half of it or less; a warning
+    if that is not known, or if it trains and the error is half of it or less. Blocks of an image are steps too. Sets,
     counts of words and clouds of points have no such fit.
     """
     order = None if evidence.behavior is None else evidence.behavior.order
@@ -72,10 +73,11 @@ def _severity(evidence: Evidence, ratio: float) -> Severity | None:
     trial = evidence.trial
     if not BETTER.is_warning(ratio):
         return None
-    if trial is not None and trial.trains is False:
+    if trial is None:
+        return "warning"
+    if trial.trains is False or (BETTER.is_severe(ratio) and not trial.trains):
         return "severe"
-    is_known_to_train = trial is not None and bool(trial.trains)
-    return None if is_known_to_train and not BETTER.is_severe(ratio) else "warning"
+    return None if trial.trains and not BETTER.is_severe(ratio) else "warning"
 
 
 def _finding(order: Order, severity: Severity, why: str, numbers: dict[str, float | str]) -> Finding:

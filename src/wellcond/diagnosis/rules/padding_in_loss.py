@@ -30,8 +30,8 @@ def padding_in_loss(evidence: Evidence) -> Iterator[Finding]:
     """Padded places, with one target for all of them, that the loss depends on.
 
     A warning if they are a tenth of what counts, severe from a half on; of numbers a warning from a half on. Padding is
-    what fills the ends of sequences of different lengths and occurs nowhere else. An `ignore_index`, or weights of
-    zero, are sound.
+    what fills the ends of sequences of different lengths and occurs nowhere else, or what a mask or lengths in the
+    batch say to be padding. An `ignore_index`, or weights of zero, are sound.
     """
     padding = None if evidence.behavior is None else evidence.behavior.padding
     threshold = SHARE if padding is not None and padding.label is not None else SHARE_OF_NUMBERS

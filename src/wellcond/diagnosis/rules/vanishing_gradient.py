@@ -59,6 +59,10 @@ REACHED = Condition(
 )
 LONG = Condition("steps of a sequence", 100, origin="ten times what a fresh recurrent network sees")
 LONG_IF_STUCK = Condition("steps of a sequence, if the network does not train", 40, origin="three times what it sees")
+SHORT_IF_STUCK = Condition(
+    "the same, if the gradient also halves in less than half a step", 10, origin="a fresh one halves it in one to two"
+)
+QUICK = Condition("steps in which the gradient halves", 0.5, origin="a quarter of it is left after one step")
 NEAR = Condition("rate / its own", 10.0, origin="up to ten times the rate is the same training")
 ZERO_SHARE = Threshold(
     "share of all parameters with a gradient of exactly zero", 0.0, 0.1, origin="one small layer is less than a tenth"
@@ -114,7 +118,8 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
 
     Over 100 steps or more, a warning if a quarter of them or less gets a thousandth of the largest gradient, severe
     from a twentieth. Over 40 or more, severe if the trial also shows that the network gets no further than a tenth
-    below a constant's loss, at up to ten times its rate: the gradient does not reach the time steps that matter. A
+    below a constant's loss, at up to ten times its rate: the gradient does not reach the time steps that matter. Over
+    10 or more, if a step back also leaves less than a quarter of the gradient, as no fresh recurrent layer does. A
     network that learns from its last steps alone is not reported.
     """
     trial = evidence.trial
@@ -125,11 +130,11 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
         near = [] if trial is None else [each for each in trial.attempts if each.factor <= NEAR.at]
         learns = trial is not None and any(trial.outcome(each) == "learns" for each in near)
         is_stuck = trial is not None and not trial.trains and bool(near) and not learns
-        long = LONG_IF_STUCK.at if is_stuck else LONG.at
+        half = _steps_to_half(over_time)
+        long = (SHORT_IF_STUCK if half < QUICK.at else LONG_IF_STUCK).at if is_stuck else LONG.at
         if not largest > 0 or steps < long or reached > MEMORY.warn * steps:
             continue
         early = float(over_time[: steps // 10].max()) / largest
-        half = _steps_to_half(over_time)
         module = dict(evidence.problem.model.named_modules()).get(name)
         yield Finding(
             rule="vanishing-gradient",

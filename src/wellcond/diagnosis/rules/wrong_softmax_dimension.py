@@ -76,3 +76,31 @@ def _is_inside(inspection: Inspection, seen: OfOne) -> bool:
     is_last = inspection.output is not None and inspection.output.shape == seen.shape
     has_one_step = any(1 in fact.shape[1:] for fact in inspection.inputs)
     return not is_last and (not has_one_step or max(seen.shape[1:], default=1) > 1)
+
+
+@rule("wrong-softmax-dimension")
+def not_over_the_classes(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs that a softmax normalizes over another dimension than that of the classes.
+
+    The classes are the only dimension that targets of classes do not have, or the one in which targets are one-hot
+    codes. Severe, or a warning if a trial shows that the network trains all the same. Cross-entropies and likelihoods
+    know their classes, and are another rule's.
+    """
+    inspection = evidence.inspection
+    output = None if inspection is None else inspection.output
+    if inspection is None or output is None or output.class_dim is not None or output.coded_dim is None:
+        return
+    if not output.normalized_dims or output.coded_dim in output.normalized_dims:
+        return
+    weighted, dim = inspection.weighted(), min(output.normalized_dims)
+    yield Finding(
+        rule="wrong-softmax-dimension",
+        layer=weighted[-1].name if weighted else "",
+        severity="warning" if evidence.trial is not None and evidence.trial.trains else "severe",
+        basis="proven",
+        summary=f"the softmax of the outputs goes over dimension {dim} of {list(output.shape)}, but the "
+        f"classes are dimension {output.coded_dim}.",
+        evidence={"dimension": float(dim), "dimension of the classes": float(output.coded_dim)},
+        reason="The probabilities of the classes then do not sum to one.",
+        remedy=f"# take the softmax over the classes: dim={output.coded_dim}",
+    )
