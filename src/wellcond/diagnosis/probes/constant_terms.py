@@ -25,13 +25,13 @@ from wellcond.problem.problem import Problem
 
 DIRECTIONS = 2
 """Random directions in which the weights are moved: in one of them a lost slope may be small by chance."""
-STEPS = (4e-3, 1e-3)
+DISTANCES = (4e-3, 1e-3)
 """How far they are moved, over the RMS of each parameter; the difference of the two slopes is their error."""
 FRESH = 0.01
 """RMS that a parameter of zeros is taken to have."""
 MOVED = 1e-5
 """Relative change of a term from which on it depends on the weights."""
-ROUNDING = 20.0
+ROUNDINGS = 20.0
 """Rounding error of the loss over the precision of its dtype, at most."""
 ADDING = ("Add", "Sub", "Stack", "Cat")
 """Operations with several terms."""
@@ -82,7 +82,7 @@ def lost_slope(problem: Problem) -> float | None:
         if not constants:
             return None
         gradients = problem.gradient(loss, params, allow_unused=True)
-        rounding = ROUNDING * torch.finfo(problem.dtype).eps * abs(float(loss.detach())) / STEPS[1]
+        rounding = ROUNDINGS * torch.finfo(problem.dtype).eps * abs(float(loss.detach())) / DISTANCES[1]
         starts = [p.data for p in params]
         slopes, differences = list[float](), list[float]()
         has_moved = False
@@ -90,7 +90,7 @@ def lost_slope(problem: Problem) -> float | None:
             direction = [(rms(p) or FRESH) * torch.randn(p.shape, generator=draw).to(p) for p in starts]
             expected = sum(float((g * d).sum()) for g, d in zip(gradients, direction, strict=True) if g is not None)
             at_both = []
-            for step in STEPS:
+            for step in DISTANCES:
                 ends = []
                 for signed in (step, -step):
                     for p, start, d in zip(params, starts, direction, strict=True):

@@ -20,7 +20,7 @@ from wellcond.problem.problem import Problem
 
 MOST_EXAMPLES, MOST_VALUES = 64, 2**21
 """Examples that the loss is evaluated at, and values of their outputs at most."""
-STEPS = 40
+SEARCH_STEPS = 40
 """Steps of Adam over the outputs."""
 FIRST, LAST = 0.5, 0.01
 """Size of its first and last step, over the scale of outputs and targets."""
@@ -96,8 +96,8 @@ class ExchangedOutputs:
         free = (self.outputs / max(1.0, rms(self.outputs))).clone().requires_grad_()
         optimizer = torch.optim.Adam([free], lr=FIRST * scale)
         best: tuple[Tensor, float] | None = None
-        for step in range(STEPS):
-            optimizer.param_groups[0]["lr"] = scale * FIRST * (LAST / FIRST) ** (step / (STEPS - 1))
+        for step in range(SEARCH_STEPS):
+            optimizer.param_groups[0]["lr"] = scale * FIRST * (LAST / FIRST) ** (step / (SEARCH_STEPS - 1))
             value = math.nan
             with torch.enable_grad(), contextlib.suppress(Exception):
                 outputs = free if form is None else form(free)

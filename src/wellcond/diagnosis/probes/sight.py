@@ -15,12 +15,12 @@ from wellcond.network.calling import tensors_in
 
 FAR, FARTHER = 3.0, 10.0
 """Multiples of the best outputs, and of their opposite, at which the loss shows whether it has a bound."""
-FLAT = 0.25
+NEARLY_FLAT = 0.25
 """Change of the loss between the two, over its range, below which it has a bound; without one it changes by twice the
 range."""
 FALLS = 0.05
 """Fall of the loss between the two, over its range, from which on it falls for ever."""
-SAME = 1e-4
+EQUAL = 1e-4
 """Change of the loss, relative to it, that may be rounding."""
 OF_ITS_OWN = 0.01
 """Relative change of the gradient by an example's outputs that other examples may cause, if it is its own."""
@@ -81,7 +81,7 @@ def sight(subject: Subject) -> Sight | None:
     draw = torch.Generator().manual_seed(0)
     outputs = _varied(exchanged, draw)
     value = exchanged.loss(outputs)
-    tolerance = SAME * max(abs(value), 1e-6)
+    tolerance = EQUAL * max(abs(value), 1e-6)
 
     def are_same(losses: list[float]) -> bool:
         return bool(losses) and all(abs(each - value) <= tolerance for each in losses)
@@ -132,7 +132,7 @@ def _ends(exchanged: ExchangedOutputs, best: Tensor, least: float, at_zero: floa
     """The lowest loss at the best outputs or far beyond, NaN if it falls for ever; and whether it has a bound."""
     ahead, opposite = ([exchanged.loss(sign * by * best) for by in (FAR, FARTHER)] for sign in (1, -1))
     size = max(abs(at_zero - least), abs(opposite[0] - least), 1e-12)
-    is_flat = max(abs(ahead[1] - ahead[0]), abs(ahead[0] - least), abs(opposite[1] - opposite[0])) <= FLAT * size
+    is_flat = max(abs(ahead[1] - ahead[0]), abs(ahead[0] - least), abs(opposite[1] - opposite[0])) <= NEARLY_FLAT * size
     return math.nan if ahead[1] < ahead[0] - FALLS * size else min(least, *ahead), is_flat
 
 
@@ -170,7 +170,7 @@ def _is_crossed(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
     if before is None or after is None:
         return False
     change = (after - before).flatten(1).norm(dim=1) if outputs.dim() > 1 else (after - before).abs()
-    return float(change[0]) <= SAME * float(change.max()) and bool(change.any())
+    return float(change[0]) <= EQUAL * float(change.max()) and bool(change.any())
 
 
 def _is_zero_below(outputs: Tensor, slopes: Tensor) -> bool:

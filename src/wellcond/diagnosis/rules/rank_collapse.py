@@ -23,7 +23,9 @@ SIMILARITY = Threshold(
 )  # fmt: skip
 ENOUGH_EXAMPLES = Condition("examples", 32, origin="of a few examples all may be alike")
 
-HALF = Condition("RMS of the last layer's bias / RMS of its outputs", 0.5, origin="the larger part of the outputs")
+LARGER_PART = Condition(
+    "RMS of the last layer's bias / RMS of its outputs", 0.5, origin="the larger part of the outputs"
+)
 
 
 @rule("rank-collapse", quantity=VARIATION)
@@ -90,4 +92,4 @@ def blank(evidence: Evidence) -> Iterator[Finding]:
 def _is_offset(inspection: Inspection, last: Signal) -> bool:
     """Whether the outputs of the last layer are mostly its bias."""
     biases = [w.rms for w in inspection.weights if w.layer == last.name and w.role == "bias"]
-    return max(biases, default=0.0) > HALF.at * last.rms
+    return max(biases, default=0.0) > LARGER_PART.at * last.rms
