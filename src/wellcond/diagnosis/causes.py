@@ -70,7 +70,7 @@ KINDS: dict[str, Kind] = {
 _OF_A_WRONG_SCALE = (
     "saturated-activation", "saturated-output", "dying-neurons", "full-neurons", "activation-drift", "rank-collapse",
     "ill-conditioned-input", "weight-domination", "last-layer-drift", "exploding-gradient", "vanishing-gradient",
-    "non-finite", "diverging", "learning-rate-too-high", "learning-rate-too-low", "labels-unrelated",
+    "non-finite", "diverging", "learning-rate-too-high", "learning-rate-too-low", "lost-updates", "labels-unrelated",
     "loss-not-decreasing",
 )  # fmt: skip
 _OF_WRONG_OUTPUTS = (
@@ -128,7 +128,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "vanishing-gradient", "activation-drift", "rank-collapse", "dying-neurons", "learning-rate-too-low",
         "loss-not-decreasing",
     ),
-    "lost-updates": ("learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
+    "lost-updates": ("learning-rate-too-low", "loss-not-decreasing"),
     "dropout-too-strong": ("diverging", "learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
     # scales
     "unscaled-input": ("bad-initialisation", "constant-feature", *_OF_A_WRONG_SCALE),
@@ -143,14 +143,16 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "diverging": ("non-finite",),
     "labels-unrelated": ("learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
     # what signals and gradients show
-    "attention-saturation": ("vanishing-gradient", "learning-rate-too-low", "loss-not-decreasing"),
+    "attention-saturation": ("vanishing-gradient", "lost-updates", "learning-rate-too-low", "loss-not-decreasing"),
     "dying-neurons": (
         "no-gradient", "vanishing-gradient", "rank-collapse", "learning-rate-too-low", "labels-unrelated",
         "loss-not-decreasing",
     ),
-    "vanishing-gradient": ("last-layer-drift", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
-    "saturated-activation": ("vanishing-gradient", "learning-rate-too-low", "loss-not-decreasing"),
-    "saturated-output": ("vanishing-gradient", "learning-rate-too-low", "loss-not-decreasing"),
+    "vanishing-gradient": (
+        "last-layer-drift", "lost-updates", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
+    ),
+    "saturated-activation": ("vanishing-gradient", "lost-updates", "learning-rate-too-low", "loss-not-decreasing"),
+    "saturated-output": ("vanishing-gradient", "lost-updates", "learning-rate-too-low", "loss-not-decreasing"),
     "exploding-gradient": (
         "non-finite", "diverging", "last-layer-drift", "learning-rate-too-high", "learning-rate-too-low",
         "loss-not-decreasing",
@@ -158,7 +160,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "full-neurons": ("activation-drift", "last-layer-drift", "learning-rate-too-low", "loss-not-decreasing"),
     "rank-collapse": ("vanishing-gradient", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
     "activation-drift": (
-        "exploding-gradient", "vanishing-gradient", "ill-conditioned-input", "learning-rate-too-high",
+        "exploding-gradient", "vanishing-gradient", "learning-rate-too-high",
         "loss-not-decreasing",
     ),
     "ill-conditioned-input": ("learning-rate-too-low", "loss-not-decreasing"),
