@@ -148,3 +148,14 @@ def test_samples_of_a_generator_have_no_targets_of_their_own() -> None:
     x, _ = table()
     y = torch.randn(len(x), 1, generator=torch.Generator().manual_seed(5))
     assert MISMATCH not in diagnosed(distance, x, y)
+
+
+def test_a_generator_before_a_frozen_critic_has_no_bound_that_a_few_changes_could_show() -> None:
+    torch.manual_seed(0)
+    generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8), nn.Sigmoid())
+    critic = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)).requires_grad_(False)
+    critic[2].bias.data.fill_(-8.0)
+    noise = torch.randn(64, 4)
+    assert "output-loss-mismatch" not in findings(
+        nn.Sequential(generator, critic), nn.BCEWithLogitsLoss(), (noise, torch.ones(64, 1))
+    )

@@ -56,10 +56,11 @@ def reach(subject: Subject) -> Reach | None:
 
     Returns:
         None if the outputs grow with the weights to both sides or do not depend on them, or if the loss takes no other
-        outputs.
+        outputs; and where some weights are frozen: through a frozen critic, a few changes do not show all it can say.
     """
     exchanged = ExchangedOutputs.of(subject)
-    if exchanged is None or subject.outputs is None:
+    is_frozen = any(not p.requires_grad for p in subject.problem.model.parameters())
+    if exchanged is None or subject.outputs is None or is_frozen:
         return None
     changed = [_changed(subject, *change) for change in CHANGES]
     seen = [each.double() for each in (subject.outputs, *changed) if each is not None and bool(each.isfinite().all())]
