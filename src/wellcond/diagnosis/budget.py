@@ -34,7 +34,7 @@ class PartName(StrEnum):
     HESSIAN_TRACE = "Hessian trace"
 
 
-FAST_U = 70.0
+FAST_U = 75.0
 """Most that a fast diagnosis takes, in forward and backward passes over all batches, as all plans here."""
 PASSES_U = {PartName.INSPECTION: 4.0, PartName.LAYERS: 7.0, PartName.TRIAL: 20.0}
 """Their share for the inspection, for the layers (a pass over the data, and the spectra of each layer's inputs and

@@ -78,7 +78,7 @@ def diagnose(
         optimizer: Optimizer that trains the model, if there is one; or what `configure_optimizers` returns.
         scheduler: Schedule of its rates, in place of the optimizer or with it: a copy of it is stepped, to see which
             rates it comes to. The highest of them is judged if the present one is too low.
-        budget: `"fast"` is planned for 70 u, where u is one forward and backward pass (networks whose pass takes less
+        budget: `"fast"` is planned for 75 u, where u is one forward and backward pass (networks whose pass takes less
             than a few milliseconds need a few milliseconds per product): about 8 Hessian products, which stop at an
             estimated error of 1 % and have no certificate. `"full"` goes on until 1 % is certain and measures the trace
             too, in about 40 to 500 products. A number is seconds: as much of `"full"` as they allow.

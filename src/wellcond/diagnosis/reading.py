@@ -170,18 +170,25 @@ def vanishes_at_targets(output: OutputFacts) -> bool:
 
 
 def sequences(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
-    """Recurrent layers, or "" for a cell in a loop, each with its gradient norm per time step; or what is read."""
+    """Recurrent layers, or "" for a cell in a loop, each with its gradient norm per time step."""
     inspection = evidence.inspection
     if inspection is None:
         return
     layers = [(s.name, s.gradient_over_time) for s in inspection.signals if s.gradient_over_time is not None]
     yield from ((name, over_time) for name, over_time in layers if over_time is not None)
-    if layers:
-        return
-    memory = None if evidence.behavior is None else evidence.behavior.memory
-    if inspection.gradient_over_time is not None:
+    if not layers and inspection.gradient_over_time is not None:
         yield "", inspection.gradient_over_time
-    elif memory is not None and memory.over_time is not None:
+
+
+def read_sequences(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
+    """The same; without any of these, how much each step of the inputs moves what is read from the last one.
+
+    A network that reads one place, such as a class token, moves with that place most: this grows for a good reason.
+    """
+    recurrent = list(sequences(evidence))
+    yield from recurrent
+    memory = None if evidence.behavior is None else evidence.behavior.memory
+    if not recurrent and memory is not None and memory.over_time is not None:
         yield memory.layer, memory.over_time
 
 

@@ -305,9 +305,10 @@ def _few(problem: Problem, batch: Batch, in_pass: float) -> Handful | None:
             opposite.run(len(best.losses))
             uphill = opposite.evaluate()[0]
         constant = _constant(problem, start, [examples], before)
-        lost = None
+        lost, spent = None, best.problem.cost
         with contextlib.suppress(Exception):  # the user's code may refuse other weights, or to be recorded
             lost = lost_slope(best.problem)
+        trainer.cost += best.problem.cost - spent
         return Handful(count, lr, before, best.evaluate()[0], constant, best.as_run, uphill, lost)
 
 

@@ -18,7 +18,7 @@ from wellcond.diagnosis.reading import (
     is_blocked,
     layers_of,
     listed,
-    sequences,
+    read_sequences,
     zero_gradients,
 )
 from wellcond.diagnosis.rule import rule
@@ -123,7 +123,7 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
     network that learns from its last steps alone is not reported.
     """
     trial = evidence.trial
-    for name, over_time in sequences(evidence):
+    for name, over_time in read_sequences(evidence):
         steps = len(over_time)
         largest = float(over_time.max())
         reached = int((over_time > REACHED.at * largest).sum())
