@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pages
@@ -19,7 +20,8 @@ from torch import nn
 import wellcond
 from wellcond.cli.app import app
 from wellcond.diagnosis.evidence import Evidence
-from wellcond.remedies import Setup
+from wellcond.diagnosis.rule import RULES
+from wellcond.remedies import REMEDIES, Setup
 from wellcond.results import Result
 from wellcond_papers.experiments import catalog as catalog
 
@@ -46,6 +48,17 @@ def test_the_front_page_has_the_code_of_the_readme() -> None:
 RUN_ELSEWHERE = {"docs/architecture.md", "docs/index.md"}
 
 
+@pytest.fixture
+def own_registries() -> Iterator[None]:
+    """Rules and remedies that a page adds are gone after it."""
+    before = [(registry, dict(registry)) for registry in (RULES, REMEDIES)]
+    yield
+    for registry, entries in before:
+        registry.clear()
+        registry.update(entries)
+
+
+@pytest.mark.usefixtures("own_registries")
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in WITH_CODE if _name(page) not in RUN_ELSEWHERE], ids=_name)
 def test_the_code_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
