@@ -34,14 +34,13 @@ from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
+from wellcond.results.progress import shows_progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of, scheduled_lr
 from wellcond.training.schedule import schedule_of
 
-SLOW_INSPECTION = 2.0
-"""Seconds of an inspection that are enough to know that steps are not quick."""
 
-
+@shows_progress
 def diagnose(
     problem: Problem,
     optimizer: PassedOptimizer | None = None,
@@ -187,8 +186,10 @@ def _probed(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
         return evidence
 
     def probed(_: Progress) -> Behavior:
-        if budget.is_fast and parts.done[-1].seconds < SLOW_INSPECTION:
-            budget.extend(_step_seconds(evidence.problem))
+        seconds = _step_seconds(evidence.problem) if budget.is_fast else math.inf
+        if math.isfinite(seconds):
+            budget.extend(seconds)
+            parts.announce(budget.most, budget.most * seconds)
         return behavior(evidence.problem)
 
     shown = parts.measure(PartName.BEHAVIOR, probed)

@@ -12,6 +12,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.errors import Interrupted, NotDeterministic, WellcondError
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
+from wellcond.results.progress import announce
 
 T = TypeVar("T")
 
@@ -124,6 +125,11 @@ class Parts:
         self._budget.spend(cost.matvecs)
         self._end(name, outcome, note, cost, time.perf_counter() - began)
         return result
+
+    def announce(self, steps: float, seconds: float) -> None:
+        """Say what all parts will take at most."""
+        if self._progress is not None:
+            announce(self._progress, steps, seconds)
 
     def leave_out(self, name: PartName) -> None:
         """Record that the budget does not include a part."""
