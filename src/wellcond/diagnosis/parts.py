@@ -64,6 +64,7 @@ class Parts:
         self._problem, self._budget, self._progress, self._on_part = problem, budget, progress, on_part
         self.done: list[Part] = []
         self._is_interrupted = False
+        self._share = 0.0
 
     @property
     def failed(self) -> dict[str, str]:
@@ -129,7 +130,7 @@ class Parts:
     def announce(self, steps: float, seconds: float) -> None:
         """Say what all parts will take at most."""
         if self._progress is not None:
-            announce(self._progress, steps, seconds)
+            announce(self._progress, steps, seconds, self._share)
 
     def leave_out(self, name: PartName) -> None:
         """Record that the budget does not include a part."""
@@ -159,6 +160,7 @@ class Parts:
 
         def report(_what: str, share: float) -> None:
             if self._progress is not None and name in prices:
-                self._progress(name, min(begin + (end - begin) * share, end))
+                self._share = max(self._share, min(begin + (end - begin) * share, end))  # though plans change
+                self._progress(name, self._share)
 
         return report

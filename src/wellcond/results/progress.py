@@ -69,19 +69,20 @@ def bar() -> contextlib.closing[Bar]:
     return contextlib.closing(Bar())
 
 
-def announce(progress: Progress, steps: float, seconds: float) -> None:
+def announce(progress: Progress, steps: float, seconds: float, share: float = 0.0) -> None:
     """Say what the work will take before it begins.
 
     Args:
         progress: What progress is reported to.
         steps: Training steps, at most.
         seconds: What they take, by a step that was timed.
+        share: Share of all work that is done.
     """
     text = f"at most {steps:.0f} training steps, about {seconds:.2g} s"
     if isinstance(progress, Bar):
         progress.plan(text)
     else:
-        progress(text, 0.0)
+        progress(text, share)
 
 
 def shows_progress(call: Callable[P, T]) -> Callable[P, T]:
