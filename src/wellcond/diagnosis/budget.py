@@ -34,7 +34,7 @@ class PartName(StrEnum):
 
 
 FAST_U, FAST_SECONDS = 100.0, 2.0
-"""Most that a fast diagnosis takes: this many training steps, or as many more as two seconds hold."""
+"""Most that a fast diagnosis takes: training steps, or seconds if these allow more steps."""
 LEVELS = (4 * FAST_U, 2 * FAST_U)
 """Steps of a fast diagnosis of networks whose steps are quick. They are few, so that two runs take the same."""
 SHARE_OF_STEPS = 0.5

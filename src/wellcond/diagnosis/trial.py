@@ -127,12 +127,12 @@ def trial_price(batch_size: int, batches: int, most: float = math.inf) -> float:
 
 
 def _handful_steps(in_pass: float, most: float) -> int:
-    """Steps on a handful, of which a pass over the problem has so many."""
+    """Steps on a handful; a pass over the problem has `in_pass` of them."""
     return HANDFUL_STEPS[0] if most < FEW_STEPS else clamped(HANDFUL_U * in_pass, HANDFUL_STEPS)
 
 
 def _handful_price(steps: int, examples: int) -> float:
-    """The cost of a handful, also where it is trained uphill too, in u of a mini-batch of so many examples."""
+    """The cost of a handful, also where it is trained uphill too, in steps of a mini-batch with `examples` examples."""
     return (5 * steps / 3 + 4) * min(FEW / examples, 1.0)
 
 
