@@ -14,7 +14,7 @@ from command import one_line, parsed, run, script, words
 from made_findings import DEAD, NOTE, UNSCALED
 
 from wellcond.cli.commands import diagnose as command
-from wellcond.diagnosis import diagnose as diagnosing
+from wellcond.diagnosis import curvature
 from wellcond.diagnosis.causes import CAUSES
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.evidence import Evidence
@@ -243,7 +243,7 @@ def test_ctrl_c_prints_and_saves_what_is_known_and_exits_with_130(
     def interrupt(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(diagnosing, "eigenvalues", interrupt)
+    monkeypatch.setattr(curvature, "eigenvalues", interrupt)
     files = tmp_path / "rows.csv", tmp_path / "page.html"
     out = [argument for file in files for argument in ("--out", file)]
     result = run("diagnose", f"{target}:build", *ANY, *out, *(["--json"] if as_json else []))

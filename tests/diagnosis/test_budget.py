@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,8 @@ from zoo import ARCHITECTURES, integers, normal, seeded
 
 import wellcond as wc
 from wellcond.curvature.hessian import Hessian
-from wellcond.diagnosis.budget import FAST_U, Budget
+from wellcond.diagnosis import diagnose as diagnose_module
+from wellcond.diagnosis.budget import FAST_PRODUCTS, FAST_SECONDS, FAST_U
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.parts import Part
 from wellcond.errors import UnknownLayer
@@ -81,12 +83,20 @@ def names(diagnosis: Diagnosis, outcome: str = "measured") -> list[str]:
 # the price
 
 
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every network pass for one whose steps are slow."""
+    monkeypatch.setattr(diagnose_module, "_step_seconds", lambda _problem: math.inf)
+
+
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [*((name, "none") for name in ZOO),
      *((name, kind) for name in ("perceptron", "in_batches", "cnn_batch", "lstm") for kind in ("sgd", "adam"))],
 )  # fmt: skip
-def test_all_but_the_trial_of_a_fast_diagnosis_take_at_most_forty_passes(name: str, optimizer: str) -> None:
+def test_a_fast_diagnosis_takes_at_most_a_hundred_steps(
+    name: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_steps(monkeypatch)
     of = ZOO[name]()
     before = of.cost
     diagnosis = wc.diagnose(of, optimizer_of(optimizer, of))
@@ -94,28 +104,97 @@ def test_all_but_the_trial_of_a_fast_diagnosis_take_at_most_forty_passes(name: s
     spent = of.cost - before
     assert spent.u == pytest.approx(diagnosis.cost.u)
     assert diagnosis.cost.u == pytest.approx(sum(part.cost.u for part in diagnosis.parts))
+    assert diagnosis.cost.u <= FAST_U
+    assert sum(part.estimate for part in diagnosis.parts) <= FAST_U
     # products are counted as 2 u per batch; at what they can really take, the price holds too
-    batches = of.batch_count
     price = 6.0 if any(isinstance(m, nn.RNNBase) for m in of.model.modules()) else 3.5
-    assert spent.matvecs >= 2
-    (trial,) = (part for part in diagnosis.parts if part.name == "trial")  # whose fewest steps are more than 20 u here
-    assert (spent.u - trial.cost.u) / batches - 2 * spent.matvecs + price * spent.matvecs <= FAST_U - 20
-    assert all(part.cost.u <= part.estimate for part in diagnosis.parts if part.name != "trial" or optimizer != "sgd")
-    if optimizer != "adam":  # whose rate and Hessian share what one of them may take
-        assert sum(part.estimate for part in diagnosis.parts) - trial.estimate <= (FAST_U - 20) * batches
+    assert spent.u + (price - 2) * spent.matvecs <= FAST_U
+
+
+TROUBLE: dict[str, Callable[[], tuple[wc.Problem, Any]]] = {
+    "rate too high": lambda: in_trouble(perceptron, lr=1e4),
+    "rate too low": lambda: in_trouble(perceptron, lr=1e-9),
+    "decay and dropout": lambda: in_trouble(
+        lambda: nn.Sequential(nn.Linear(4, 30), nn.Dropout(0.9), nn.ReLU(), nn.Linear(30, 3)),
+        lr=1e-3,
+        weight_decay=50.0,
+    ),
+    "zeros": lambda: in_trouble(zeros, lr=0.1),
+}
+
+
+def zeros() -> nn.Module:
+    model = perceptron()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
+def in_trouble(make: Callable[[], nn.Module], **settings: float) -> tuple[wc.Problem, Any]:
+    batches = [(normal(16, 4, seed=i), integers(3, 16, seed=i)) for i in range(40)]
+    of = wc.Problem(seeded(make).double(), nn.CrossEntropyLoss(), batches)
+    return of, torch.optim.SGD(of.model.parameters(), **settings)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [32, 64, 512])
-def test_a_trial_of_many_examples_takes_at_most_twenty_passes(size: int) -> None:
-    batches = [(normal(size, 4, seed=i), normal(size, 4, seed=i)[:, 0].gt(0).long()) for i in range(512 // size)]
-    of = wc.Problem(seeded(perceptron).double(), nn.CrossEntropyLoss(), batches)
-    diagnosis = wc.diagnose(of, torch.optim.SGD(of.model.parameters(), lr=0.1, momentum=0.9))
-    (trial,) = (part for part in diagnosis.parts if part.name == "trial")
-    assert diagnosis.trial is not None
-    assert diagnosis.trial.trains
-    assert trial.cost.u <= trial.estimate == 20 * len(batches)
-    assert diagnosis.cost.u <= FAST_U * len(batches)
+@pytest.mark.parametrize("case", TROUBLE)
+@pytest.mark.parametrize("is_slow", [True, False], ids=["slow", "quick"])
+def test_a_network_in_trouble_takes_no_more(case: str, is_slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, optimizer = TROUBLE[case]()
+    wc.diagnose(of, optimizer)  # what is done once per process is done
+    if is_slow:
+        slow_steps(monkeypatch)
+    began = time.process_time()
+    diagnosis = wc.diagnose(of, optimizer)
+    seconds = time.process_time() - began
+    assert diagnosis.cost.u <= FAST_U or (not is_slow and seconds <= FAST_SECONDS)
+    assert not diagnosis.failed
+    for name in ("layers", "largest stable lr"):
+        part = next(part for part in diagnosis.parts if part.name == name)
+        assert part.outcome == "left out" or part.note.endswith("of 40 batches")
+
+
+class Logits(nn.Module):
+    """A network of transformers, which returns logits of (N, classes)."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(inputs).logits
+        return logits.flatten(0, -2)
+
+
+RESNET50 = {"hidden_sizes": [64, 128, 256, 512], "embedding_size": 16, "num_labels": 10}  # a quarter of its width
+GPT2 = {"n_layer": 4, "n_embd": 128, "n_head": 4, "vocab_size": 500, "n_positions": 64}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "count"), [("resnet-50", 20), ("gpt-2", 1), ("gpt-2", 20), ("lstm", 1), ("lstm", 20)]
+)
+def test_the_price_holds_as_it_is_on_ordinary_networks(network: str, count: int, transformers: Any) -> None:
+    torch.manual_seed(0)
+    model: nn.Module
+    if network == "resnet-50":
+        model = Logits(transformers.ResNetForImageClassification(transformers.ResNetConfig(**RESNET50)))
+        batches = [(torch.randn(4, 3, 32, 32), torch.randint(0, 10, (4,))) for _ in range(count)]
+    elif network == "gpt-2":
+        model = Logits(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)))
+        tokens = [torch.randint(0, 500, (4, 33)) for _ in range(count)]
+        batches = [(t[:, :-1], t[:, 1:].flatten()) for t in tokens]
+    else:
+        model = Recurrent()
+        batches = [(normal(32, 50, 4, seed=i).float(), integers(3, 32, seed=i)) for i in range(count)]
+    of = wc.Problem(model, nn.CrossEntropyLoss(), batches)
+    seen: list[Diagnosis] = []
+    began = time.process_time()
+    diagnosis = wc.diagnose(of, torch.optim.AdamW(of.model.parameters(), lr=1e-3), on_part=seen.append)
+    seconds = time.process_time() - began
+    assert seen[0].cost.u <= 4
+    assert diagnosis.cost.u <= FAST_U or seconds <= FAST_SECONDS
+    assert not diagnosis.failed
 
 
 @pytest.mark.slow
@@ -176,9 +255,8 @@ def test_adam_has_its_rate_first_and_the_hessian_what_is_left() -> None:
     diagnosis = wc.diagnose(of, optimizer)
     rate, ends = diagnosis.parts[4:6]
     assert (rate.name, ends.name) == ("largest stable lr", "Hessian eigenvalues")
-    most = Budget("fast", of, optimizer, batch_size=32).products
-    assert ends.outcome == ("measured" if most - rate.cost.matvecs - 1 >= 3 else "left out")
-    assert rate.cost.matvecs + ends.cost.matvecs <= most
+    assert ends.outcome == ("measured" if FAST_PRODUCTS - rate.cost.matvecs - 1 >= 3 else "left out")
+    assert rate.cost.matvecs + ends.cost.matvecs <= FAST_PRODUCTS
     full = wc.diagnose(of, optimizer, budget="full")
     assert names(full) == [*LAYER_PARTS, "largest stable lr", "Hessian eigenvalues", "Hessian trace"]
 
@@ -202,7 +280,6 @@ def test_sgd_whose_groups_step_alike_needs_no_spectrum_of_its_own(groups: dict[s
     diagnosis = wc.diagnose(of, torch.optim.SGD([{"params": [first], **groups}, {"params": others}], lr=0.2))
     assert diagnosis.max_lr is not None
     assert (diagnosis.max_lr.cost.matvecs == 0) == (not groups)
-    assert diagnosis.cost.matvecs <= 8
 
 
 @pytest.mark.parametrize("budget", ["slow", 0, -1.0, float("nan"), None, True])

@@ -9,8 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as ProgressBar
 from rich.text import Text
 from torch.optim import Optimizer
 
@@ -21,6 +19,7 @@ from wellcond.report.figures.style import new_figure
 from wellcond.report.terminal import new_console
 from wellcond.results import Progress, Result
 from wellcond.results.files import check_writable, write_atomically
+from wellcond.results.progress import Bar
 from wellcond.results.result import FORMS, PICTURES, form_of
 
 TARGET = typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer).")
@@ -76,12 +75,12 @@ class Output:
     @contextlib.contextmanager
     def progress(self) -> Iterator[Progress]:
         """A progress bar with an estimate of the time left; it is gone at the end."""
-        description = TextColumn("{task.description}", markup=False)
-        columns = (description, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        is_shown = self.console.is_terminal
-        with ProgressBar(*columns, console=self.console, transient=True, disable=not is_shown) as bar:
-            task = bar.add_task("starting", total=1.0)
-            yield lambda what, share: bar.update(task, description=what, completed=share)
+        if not self.console.is_terminal:
+            yield lambda _what, _share: None
+            return
+        with contextlib.closing(Bar(self.console, patience=0.0)) as bar:
+            bar("starting", 0.0)
+            yield bar
 
     @contextlib.contextmanager
     def problem(

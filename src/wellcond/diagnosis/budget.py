@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from enum import StrEnum
-from operator import length_hint
 from typing import Literal
 
 from torch import nn
@@ -34,11 +33,18 @@ class PartName(StrEnum):
     HESSIAN_TRACE = "Hessian trace"
 
 
-FAST_U = 75.0
-"""Most that a fast diagnosis takes, in forward and backward passes over all batches, as all plans here."""
-PASSES_U = {PartName.INSPECTION: 4.0, PartName.LAYERS: 7.0, PartName.TRIAL: 20.0}
-"""Their share for the inspection, for the layers (a pass over the data, and the spectra of each layer's inputs and
-output gradients) and for the trial. The trial takes at least about 60 steps, which cost more with one small batch."""
+FAST_U, FAST_SECONDS = 100.0, 2.0
+"""Most that a fast diagnosis takes: training steps, or seconds if these allow more steps."""
+LEVELS = (4 * FAST_U, 2 * FAST_U)
+"""Steps of a fast diagnosis of networks whose steps are quick. They are few, so that two runs take the same."""
+SHARE_OF_STEPS = 0.5
+"""Share of the seconds for the steps themselves; the rest is for what is computed from them."""
+INSPECTION_U = 4.0
+"""Cost of the inspection, after which the first findings are there."""
+STEP_TIMED_U = 1.0
+"""Cost of the step that is timed."""
+LAYER_BATCHES = 4
+"""Batches whose layers are measured, for every `FAST_U`: one pass, and the spectra of inputs and output gradients."""
 GRAPH_U = 2.5
 """Cost of the gradient's graph, which the first product of a spectrum builds."""
 STEP_U = 3.0
@@ -51,6 +57,8 @@ PRECONDITIONED_U = 1.0
 """Additional cost of a product with the matrix of an optimizer, between two scalings."""
 FEWEST_PRODUCTS = 3
 """Products below which a largest eigenvalue is not worth reporting."""
+ENOUGH_PRODUCTS, FAST_PRODUCTS = 8, 24
+"""Products of a fast diagnosis; where more fit, they are of more batches, and no more than `FAST_PRODUCTS`."""
 SHARE_OF_TRIAL = 0.4
 """Share of the trial in the seconds left after the inspection and the layers."""
 SHARE_OF_RATE = 0.6
@@ -63,7 +71,7 @@ TRACE_PRODUCTS = 400
 
 
 class Budget:
-    """What is left to spend. A fast budget counts products, so that a seed fixes the numbers; others count seconds.
+    """What is left to spend. A fast budget counts training steps, so that a seed fixes the numbers; others seconds.
 
     Args:
         requested: `"fast"`, `"full"` or seconds.
@@ -74,6 +82,7 @@ class Budget:
     Attributes:
         is_fast: Whether only the largest eigenvalues are measured, without a certificate, and no trace.
         rate_is_apart: Whether the rate depends on another matrix than the Hessian, as with Adam.
+        most: Steps that a fast diagnosis may take, in u; infinite for others.
         prices: Estimate of each part's cost, in u, in the order in which they are measured.
     """
 
@@ -83,34 +92,79 @@ class Budget:
         self.is_fast = requested == "fast"
         self.seconds = math.inf if isinstance(requested, str) else float(requested)
         self._deadline = time.perf_counter() + self.seconds
+        self._problem, self._before, self._batch_size = problem, problem.cost, batch_size
         self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
         self._product = product_price(problem.model) + PRECONDITIONED_U * self.rate_is_apart
-        batches = length_hint(problem.batches, 1)
-        probes = probes_price(problem) / batches  # they see one batch
-        fixed = sum(PASSES_U.values()) + probes + GRAPH_U + STEP_U * (optimizer is not None)
-        self._products = int((FAST_U - fixed) / self._product) if self.is_fast else MOST_PRODUCTS
-        runs = max(PASSES_U[PartName.TRIAL], trial_price(batch_size, batches))
-        passes = {
-            PartName.INSPECTION: PASSES_U[PartName.INSPECTION],
-            PartName.BEHAVIOR: probes,
-            PartName.LAYERS: PASSES_U[PartName.LAYERS],
-            PartName.TRIAL: runs,
-            **self._curvature_prices(optimizer),
+        self._start = GRAPH_U + STEP_U * (optimizer is not None)
+        self._products = MOST_PRODUCTS
+        self.most = FAST_U if self.is_fast else math.inf
+        self.prices = self._planned()
+
+    def extend(self, step_seconds: float) -> None:
+        """Plan for more steps where they are quick.
+
+        Args:
+            step_seconds: What a training step takes.
+        """
+        if self.is_fast:
+            fitting = (most for most in LEVELS if most * step_seconds <= SHARE_OF_STEPS * FAST_SECONDS)
+            self.most = next(fitting, FAST_U)
+            self.prices = self._planned()
+
+    @property
+    def left(self) -> float:
+        """Training steps that are left, in u."""
+        return self.most - (self._problem.cost - self._before).u
+
+    @property
+    def layer_batches(self) -> int:
+        """The number of batches whose layers are measured."""
+        batches = self._problem.batch_count
+        return min(batches, int(LAYER_BATCHES * self.most / FAST_U)) if self.is_fast else batches
+
+    @property
+    def least_curvature(self) -> float:
+        """What the fewest products on one batch cost, in u."""
+        return self._start + FEWEST_PRODUCTS * self._product
+
+    def plan_products(self) -> int:
+        """Divide what is left among products and batches; returns the number of batches whose curvature is measured."""
+        batches = self._problem.batch_count
+        if not self.is_fast:
+            return batches
+        used, self._products = self._divided(self.left)
+        return used
+
+    def _divided(self, left: float) -> tuple[int, int]:
+        """How many batches and products on them fit into this many u."""
+        used = int(left / (self._start + ENOUGH_PRODUCTS * self._product))
+        used = min(max(used, 1), self._problem.batch_count)
+        return used, min(int((left / used - self._start) / self._product), FAST_PRODUCTS)
+
+    def _planned(self) -> dict[PartName, float]:
+        fixed = {
+            PartName.INSPECTION: INSPECTION_U,
+            PartName.BEHAVIOR: STEP_TIMED_U + probes_price(self._problem),
+            PartName.LAYERS: float(self.layer_batches),
         }
-        self.prices = {part: price * batches for part, price in passes.items()}
+        if not self.is_fast:
+            batches = self._problem.batch_count
+            runs = trial_price(self._batch_size, batches)
+            return fixed | {PartName.TRIAL: runs} | self._curvature_prices(batches, MOST_PRODUCTS)
+        left = self.most - sum(fixed.values())
+        runs = min(trial_price(self._batch_size, self._problem.batch_count, left), left - self.least_curvature)
+        return fixed | {PartName.TRIAL: runs} | self._curvature_prices(*self._divided(left - runs))
 
-    def _curvature_prices(self, optimizer: Optimizer | None) -> dict[PartName, float]:
-        step = STEP_U if optimizer is not None else 0.0
-        if self.rate_is_apart:
-            rest = self._products - 2 if self.is_fast else self._products  # after a rate of one product, and its graph
-            rate = step + self._price_of(self._products)
-            prices = {PartName.MAX_LR: rate, PartName.HESSIAN_EIGENVALUES: self._price_of(rest)}
+    def _curvature_prices(self, batches: int, products: int) -> dict[PartName, float]:
+        spectrum = (GRAPH_U + products * self._product) * batches
+        rate = (self._start - GRAPH_U) * batches
+        if self.rate_is_apart:  # with a fast budget both share the products
+            prices = {PartName.MAX_LR: rate + spectrum, PartName.HESSIAN_EIGENVALUES: 0.0 if self.is_fast else spectrum}
         else:
-            prices = {PartName.HESSIAN_EIGENVALUES: self._price_of(self._products), PartName.MAX_LR: step}
-        return prices if self.is_fast else prices | {PartName.HESSIAN_TRACE: self._price_of(TRACE_PRODUCTS) / 2}
-
-    def _price_of(self, products: int) -> float:
-        return GRAPH_U + products * self._product
+            prices = {PartName.HESSIAN_EIGENVALUES: spectrum, PartName.MAX_LR: rate}
+        if self.is_fast:
+            return prices
+        return prices | {PartName.HESSIAN_TRACE: (GRAPH_U + TRACE_PRODUCTS * self._product) * batches / 2}
 
     @property
     def products(self) -> int:

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import math
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Literal, TypedDict
+from typing import Literal
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from wellcond.curvature.hessian import Hessian
-from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
-from wellcond.curvature.spectra.trace import Trace, trace
-from wellcond.diagnosis.budget import SHARE_OF_RATE, SHARE_OF_TRIAL, TRACE_PRODUCTS, Budget, PartName, check_budget
+from wellcond.diagnosis.budget import SHARE_OF_TRIAL, Budget, PartName, check_budget
+from wellcond.diagnosis.curvature import with_curvature
 from wellcond.diagnosis.diagnosis import ASSUMED_LR, Diagnosis, about
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import check_known, completed, judged, lines_by_remedy
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
+from wellcond.diagnosis.mini_batches import first_batches
 from wellcond.diagnosis.parts import Parts
-from wellcond.diagnosis.probes.behavior import behavior
+from wellcond.diagnosis.probes.behavior import Behavior, behavior
 from wellcond.diagnosis.trial import trial
+from wellcond.diagnosis.trial_result import Trial
 from wellcond.errors import NonFinite, NotDeterministic
-from wellcond.learning_rate.limits.limits import MaxLearningRate
-from wellcond.learning_rate.limits.max_lr import max_lr
 from wellcond.measurements.layers.conditioning import conditioning
 from wellcond.measurements.layers.layer_pass import LayerPass, layer_pass
 from wellcond.measurements.layers.neurons import neurons
@@ -35,18 +34,13 @@ from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
+from wellcond.results.progress import shows_progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of, scheduled_lr
 from wellcond.training.schedule import schedule_of
 
 
-class Limits(TypedDict):
-    """What a spectrum may take."""
-
-    max_matvecs: int
-    budget: float | None
-
-
+@shows_progress
 def diagnose(
     problem: Problem,
     optimizer: PassedOptimizer | None = None,
@@ -78,10 +72,11 @@ def diagnose(
         optimizer: Optimizer that trains the model, if there is one; or what `configure_optimizers` returns.
         scheduler: Schedule of its rates, in place of the optimizer or with it: a copy of it is stepped, to see which
             rates it comes to. The highest of them is judged if the present one is too low.
-        budget: `"fast"` is planned for 75 u, where u is one forward and backward pass (networks whose pass takes less
-            than a few milliseconds need a few milliseconds per product): about 8 Hessian products, which stop at an
-            estimated error of 1 % and have no certificate. `"full"` goes on until 1 % is certain and measures the trace
-            too, in about 40 to 500 products. A number is seconds: as much of `"full"` as they allow.
+        budget: `"fast"` takes at most 100 u, where u is one training step, or two seconds where that is longer: the
+            layers of the first batches, and about 8 Hessian products, which stop at an estimated error of 1 % and have
+            no certificate. What does not fit is named in `.left_out`. `"full"` measures all batches, goes on until 1 %
+            is certain and measures the trace too, in about 40 to 500 products. A number is seconds: as much of `"full"`
+            as they allow.
         layers: Names of the layers, or of modules that hold them, to list; None for all. The curvature is always that
             of the whole network.
         select: Names of the rules to apply; None for all.
@@ -148,11 +143,27 @@ def diagnose(
             schedule=schedule_of(scheduler or passed),
         )
         evidence = _inspected(evidence, parts)
-        evidence = _probed(evidence, parts)
-        evidence = _with_layers(evidence, layers, parts, so_far)
+        evidence = _probed(evidence, allowed, parts)
+        evidence = _with_layers(evidence, layers, allowed, parts, so_far)
         evidence = _tried(evidence, allowed, parts)
-        evidence = _with_curvature(evidence, allowed, parts)
+        evidence = with_curvature(evidence, allowed, parts)
         return so_far(evidence)
+
+
+def _step_seconds(problem: Problem) -> float:
+    """What a training step takes; infinity if none can be taken."""
+    try:
+        with problem.measuring(), contextlib.closing(problem.data()) as data:
+            index, batch = next(data)
+            # other work of the machine does not count on a CPU; what a GPU does, this thread only waits for
+            clock = time.thread_time if problem.device.type == "cpu" else time.perf_counter
+            began = clock()
+            loss = problem.training_loss(index, batch)
+            gradients = problem.gradient(loss, [*problem.params.values()], allow_unused=True)
+            float(sum(g.flatten()[0] for g in gradients if g is not None and g.numel()))
+            return clock() - began
+    except Exception:  # the inspection says why
+        return math.inf
 
 
 def _first_batch_size(problem: Problem) -> int:
@@ -168,12 +179,20 @@ def _inspected(evidence: Evidence, parts: Parts) -> Evidence:
     return parts.hand_over(replace(evidence, inspection=inspection))
 
 
-def _probed(evidence: Evidence, parts: Parts) -> Evidence:
+def _probed(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
     """What the network does; nothing if it cannot be called, or returns numbers that are not finite."""
     inspection = evidence.inspection
     if inspection is not None and (inspection.forward_error or not inspection.is_finite):
         return evidence
-    shown = parts.measure(PartName.BEHAVIOR, lambda _: behavior(evidence.problem))
+
+    def probed(_: Progress) -> Behavior:
+        seconds = _step_seconds(evidence.problem) if budget.is_fast else math.inf
+        if math.isfinite(seconds):
+            budget.extend(seconds)
+            parts.announce(budget.most, budget.most * seconds)
+        return behavior(evidence.problem)
+
+    shown = parts.measure(PartName.BEHAVIOR, probed)
     return parts.hand_over(replace(evidence, behavior=shown))
 
 
@@ -187,6 +206,7 @@ def _is_explained(diagnosis: Diagnosis) -> bool:
 def _with_layers(
     evidence: Evidence,
     layers: str | Collection[str] | None,
+    budget: Budget,
     parts: Parts,
     so_far: Callable[[Evidence], Diagnosis],
 ) -> Evidence:
@@ -195,7 +215,7 @@ def _with_layers(
     A problem without a gradient cannot be measured at all: then the exception is the user's, unless the gradient is NaN
     or infinite, or the inspection has something to report.
     """
-    problem = evidence.problem
+    problem = first_batches(evidence.problem, budget.layer_batches)
 
     def in_one_pass(report: Progress) -> tuple[LayerPass, Gradients]:
         if not isinstance(problem.batches, (list, tuple)):
@@ -204,16 +224,18 @@ def _with_layers(
         return one_pass, Gradients.of(problem, one_pass.loss, one_pass.gradients)
 
     try:
-        both = parts.measure(PartName.LAYERS, in_one_pass, catch=())
+        both = parts.measure(PartName.LAYERS, in_one_pass, catch=(), of=problem)
     except NotDeterministic:
         raise
     except Exception:  # whatever it is, each of the three may still succeed
         catch = Exception if _is_explained(so_far(evidence)) else NonFinite
-        measured = parts.measure(PartName.GRADIENTS, lambda _: gradients(problem), catch)
+        measured = parts.measure(PartName.GRADIENTS, lambda _: gradients(problem), catch, of=problem)
         evidence = parts.hand_over(replace(evidence, gradients=measured))
-        table = parts.measure(PartName.CONDITIONING, lambda r: conditioning(problem, layers=layers, progress=r))
+        table = parts.measure(
+            PartName.CONDITIONING, lambda r: conditioning(problem, layers=layers, progress=r), of=problem
+        )
         evidence = parts.hand_over(replace(evidence, conditioning=table))
-        units = parts.measure(PartName.NEURONS, lambda r: neurons(problem, layers=layers, progress=r))
+        units = parts.measure(PartName.NEURONS, lambda r: neurons(problem, layers=layers, progress=r), of=problem)
         return parts.hand_over(replace(evidence, neurons=units))
     if both is not None:
         one_pass, measured = both
@@ -229,52 +251,12 @@ def _tried(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
     dropped = () if noise is None else noise.training
     seconds = budget.seconds_left(SHARE_OF_TRIAL)
     peak = 0.0 if evidence.schedule is None else evidence.schedule.highest
-    result = parts.measure(
-        PartName.TRIAL,
-        lambda report: trial(problem, optimizer, dropped=dropped, peak=peak, seconds=seconds, progress=report),
-    )
+    most, spare = budget.left, budget.least_curvature
+
+    def tried(report: Progress) -> Trial:
+        return trial(
+            problem, optimizer, dropped=dropped, peak=peak, most=most, spare=spare, seconds=seconds, progress=report
+        )
+
+    result = parts.measure(PartName.TRIAL, tried)
     return parts.hand_over(replace(evidence, trial=result))
-
-
-def _with_curvature(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
-    """The Hessian's eigenvalues, the rate and the trace: what matters most first."""
-    problem, optimizer = evidence.problem, evidence.optimizer
-    confidence = None if budget.is_fast else 0.99
-
-    @functools.cache
-    def hessian() -> Hessian:  # shared, so that the graph of one fixed batch is built once; a model may have none
-        return Hessian(problem)
-
-    def ends(report: Progress) -> Eigenvalues:
-        which: Literal["largest", "both"] = "largest" if budget.is_fast else "both"
-        limits: Limits = {"max_matvecs": budget.products, "budget": budget.seconds_left()}
-        return eigenvalues(hessian(), 1, which, 1e-2, confidence, **limits, progress=report)
-
-    def rate(report: Progress) -> MaxLearningRate:
-        known = evidence.hessian
-        share = 1.0 if known is not None else SHARE_OF_RATE
-        limits: Limits = {"max_matvecs": max(1, budget.products), "budget": budget.seconds_left(share)}
-        return max_lr(problem, optimizer, confidence=confidence, known=known, **limits, progress=report)
-
-    def mass(report: Progress) -> Trace:
-        limits: Limits = {"max_matvecs": TRACE_PRODUCTS, "budget": budget.seconds_left()}
-        return trace(hessian(), tol=0.1, **limits, progress=report)
-
-    if budget.rate_is_apart:
-        evidence = parts.hand_over(replace(evidence, max_lr=parts.measure(PartName.MAX_LR, rate)))
-    if budget.rate_is_apart and not budget.has_spectrum_left:
-        parts.leave_out(PartName.HESSIAN_EIGENVALUES)
-        parts.hand_over(evidence)
-    else:
-        evidence = parts.hand_over(replace(evidence, hessian=parts.measure(PartName.HESSIAN_EIGENVALUES, ends)))
-    has_hessian = parts.done[-1].outcome != "failed"
-    if has_hessian and not budget.rate_is_apart:
-        limit = parts.measure(PartName.MAX_LR, rate, is_free=evidence.hessian is not None)
-        evidence = parts.hand_over(replace(evidence, max_lr=limit))
-    if not budget.is_fast:
-        evidence = parts.hand_over(replace(evidence, trace=parts.measure(PartName.HESSIAN_TRACE, mass)))
-    elif has_hessian:
-        for name in (PartName.SMALLEST_EIGENVALUE, PartName.HESSIAN_TRACE):
-            parts.leave_out(name)
-            parts.hand_over(evidence)
-    return evidence

@@ -16,7 +16,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspect import OUTPUTS, Inspection
 from wellcond.diagnosis.magnitudes import Gradients
-from wellcond.diagnosis.parts import Part
+from wellcond.diagnosis.parts import WITH_FULL, Part
 from wellcond.diagnosis.trial_result import Trial
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.measurements.layers.conditioning import ConditioningTable
@@ -160,6 +160,7 @@ class Diagnosis(Result):
     def notes(self) -> dict[str, str]:
         """What to know about the batches, a layer or one of its matrices, such as how its spectrum is computed."""
         notes = {"batches": self.about["batches"]} if "batches" in self.about else {}
+        notes |= {part.name: part.note for part in self.parts if part.outcome == "measured" and part.note}
         for name, layer in ({} if self.conditioning is None else self.conditioning).items():
             shown = name or WHOLE_MODEL
             notes |= {shown: layer.note} if layer.note else {}
@@ -171,7 +172,8 @@ class Diagnosis(Result):
     @property
     def left_out(self) -> dict[str, str]:
         """What the budget did not reach, and how it is measured."""
-        return {part.name: part.note for part in self.parts if part.outcome == "left out"}
+        left_out = {f"trial: {what}": WITH_FULL for what in (() if self.trial is None else self.trial.left_out)}
+        return left_out | {str(part.name): part.note for part in self.parts if part.outcome == "left out"}
 
     @property
     def is_interrupted(self) -> bool:

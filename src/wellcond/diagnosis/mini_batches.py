@@ -1,4 +1,4 @@
-"""The mini-batches of a trial: some of the problem's batches, with large ones cut."""
+"""Some of a problem's batches: the first ones, and mini-batches, with large ones cut."""
 
 from __future__ import annotations
 
@@ -34,14 +34,23 @@ class MiniBatches(NamedTuple):
     in_pass: float
 
 
-def mini_batches(problem: Problem, most: int = MOST_EXAMPLES) -> MiniBatches:
-    """The first batches of the problem, cut where they have more than `most` examples."""
+def first_batches(problem: Problem, count: int) -> Problem:
+    """The problem with this many of its batches; itself if it has no more."""
+    if count >= problem.batch_count:
+        return problem
+    with contextlib.closing(problem.data()) as data:
+        batches = [batch for _, batch in islice(data, count)]
+    return Problem(problem.model, problem.loss, batches, problem.batchnorm, dropout=problem.dropout)
+
+
+def mini_batches(problem: Problem, most: int = MOST_EXAMPLES, *, batches: int = MOST_BATCHES) -> MiniBatches:
+    """This many of the problem's first batches, cut where they have more than `most` examples."""
     with problem.measuring(), contextlib.closing(problem.data()) as data:
-        whole = [batch for _, batch in islice(data, MOST_BATCHES)]
+        whole = [batch for _, batch in islice(data, batches)]
     count = length_hint(problem.batches, 0) or len(whole)
     are_cut = examples_in(whole[0]) > most and _runs_on_part(problem, whole[0])
     pieces = [piece for batch in whole for piece in cut(batch, most)] if are_cut else whole
-    return MiniBatches(pieces[:MOST_BATCHES], count * len(pieces) / len(whole))
+    return MiniBatches(pieces[:batches], count * len(pieces) / len(whole))
 
 
 def cut(batch: Batch, most: int) -> list[Batch]:

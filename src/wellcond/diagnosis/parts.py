@@ -12,6 +12,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.errors import Interrupted, NotDeterministic, WellcondError
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
+from wellcond.results.progress import announce
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ class Part:
         estimate: Cost planned for it at most, in u.
         cost: Cost it had.
         seconds: Time it took.
-        note: Why it was not measured, or how far it came.
+        note: Why it was not measured, how far it came, or of which batches it is.
     """
 
     name: PartName
@@ -63,6 +64,7 @@ class Parts:
         self._problem, self._budget, self._progress, self._on_part = problem, budget, progress, on_part
         self.done: list[Part] = []
         self._is_interrupted = False
+        self._share = 0.0
 
     @property
     def failed(self) -> dict[str, str]:
@@ -75,6 +77,7 @@ class Parts:
         function: Callable[[Progress], T],
         catch: type[Exception] | tuple[()] = Exception,
         *,
+        of: Problem | None = None,
         is_free: bool = False,
     ) -> T | None:
         """Measure one part, unless no time is left for it.
@@ -83,6 +86,7 @@ class Parts:
             name: What it measures.
             function: Measures it; called with the `progress` to pass on.
             catch: Exceptions that end only this part.
+            of: What is measured, if it is the problem's first batches only.
             is_free: Whether it takes no more than a pass, so that it is measured even after Ctrl-C.
 
         Returns:
@@ -95,7 +99,8 @@ class Parts:
             self._end(name, "left out", f"the {self._budget.seconds:g} s of the budget were spent; {WITH_FULL}")
             return None
         report = self._report(name)
-        began, before = time.perf_counter(), self._problem.cost
+        of = self._problem if of is None else of
+        began, before, before_of = time.perf_counter(), self._problem.cost, of.cost
         result: T | None = None
         outcome: Outcome = "measured"
         note = ""
@@ -114,10 +119,18 @@ class Parts:
         except KeyboardInterrupt:
             self._is_interrupted = True
             outcome, note = "interrupted", INTERRUPTED
+        if of is not self._problem:
+            self._problem.count_copies(of.cost - before_of)
+            note = note or f"of the first {of.batch_count} of {self._problem.batch_count} batches"
         cost = self._problem.cost - before
         self._budget.spend(cost.matvecs)
         self._end(name, outcome, note, cost, time.perf_counter() - began)
         return result
+
+    def announce(self, steps: float, seconds: float) -> None:
+        """Say what all parts will take at most."""
+        if self._progress is not None:
+            announce(self._progress, steps, seconds, self._share)
 
     def leave_out(self, name: PartName) -> None:
         """Record that the budget does not include a part."""
@@ -147,6 +160,7 @@ class Parts:
 
         def report(_what: str, share: float) -> None:
             if self._progress is not None and name in prices:
-                self._progress(name, min(begin + (end - begin) * share, end))
+                self._share = max(self._share, min(begin + (end - begin) * share, end))  # though plans change
+                self._progress(name, self._share)
 
         return report

@@ -137,6 +137,7 @@ class Trial:
         relation: Whether the inputs predict the targets; None if that cannot be probed.
         token_relation: Whether the tokens of a sequence predict the labels of its positions; None for other data.
         examples: Examples in a mini-batch; None if not all tensors count them.
+        left_out: What was not tried, because the steps or the seconds did not suffice.
     """
 
     before: tuple[float, ...]
@@ -149,6 +150,7 @@ class Trial:
     relation: Relation | None = None
     token_relation: Relation | None = None
     examples: int | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def loss(self) -> float:

@@ -12,6 +12,7 @@ from wellcond.network.layers import ConvolutionRows
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, quantities, text_table
+from wellcond.results.progress import shows_progress
 from wellcond.results.text import WHOLE_MODEL, grouped
 
 
@@ -48,6 +49,7 @@ class KroneckerFactors(ByLayer[LayerFactors]):
         return "\n".join([text_table(["layer", "kind", "Σx", "Σ∇h"], body), *skipped, str(self.cost)])
 
 
+@shows_progress
 @own_arithmetic()
 def kronecker_factors(
     problem: Problem,

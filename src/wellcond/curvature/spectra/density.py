@@ -16,6 +16,7 @@ from wellcond.errors import Interrupted
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import as_whole
 from wellcond.results import Progress, Result, Row, quantities
+from wellcond.results.progress import shows_progress
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Density(Result):
         return f"spectral density over [{low:.4g}, {high:.4g}], {len(self.nodes)} probes, {self.matvecs} products{word}"
 
 
+@shows_progress
 @own_arithmetic()
 def density(
     operator: Operator,

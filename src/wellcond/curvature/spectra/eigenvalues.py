@@ -16,6 +16,7 @@ from wellcond.curvature.spectra.ritz import Ritz, Which
 from wellcond.errors import Interrupted
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
+from wellcond.results.progress import shows_progress
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Eigenvalues(Result):
         return "\n".join([*lines, f"{self.matvecs} matrix-vector products; {self.status}"])
 
 
+@shows_progress
 @own_arithmetic()
 def eigenvalues(
     operator: Operator,

@@ -17,6 +17,7 @@ from wellcond.curvature.spectra.trace_block import SKETCH, Request, TraceBlock
 from wellcond.errors import Interrupted
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.results import Progress, Result, Row, quantities
+from wellcond.results.progress import shows_progress
 
 MIN_PROBES = 8
 """Fewest probes whose spread is worth calling an error bar."""
@@ -58,6 +59,7 @@ class Trace(Result):
         return f"trace {self.value:.6g} ± {self.error:.2g} (standard error), {self.matvecs} products{word}"
 
 
+@shows_progress
 @own_arithmetic()
 def trace(
     operator: Operator,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Generator, Sized
+from collections.abc import Sized
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from wellcond.diagnosis.inspection.failures import shortened_message
@@ -23,6 +22,8 @@ from wellcond.results import Cost
 
 SECONDS = 1.0
 """Time after which no further batch is read."""
+MOST_PASSED = 3
+"""Batches that are passed forward, a third of a training step each."""
 
 
 @dataclass(frozen=True)
@@ -57,26 +58,28 @@ def reached_in_training(problem: Problem) -> frozenset[str]:
 
 
 def refused(problem: Problem) -> Refused | None:
-    """Read an epoch, as far as the time allows, and pass what is new in it through a copy in the model's own modes.
+    """Read an epoch, as far as the time allows, and pass what is extreme in it through a copy in the model's own modes.
 
-    New are other shapes, indices outside of the range so far, and values that are not finite. If the time ends before
-    the epoch does, the first examples of the first batch stand in for a last one that is smaller.
+    Extreme are values that are not finite, the fewest examples, the largest and smallest indices, and the most
+    elements; at most `MOST_PASSED` batches are passed. If the time ends before the epoch does, the first examples of
+    the first batch stand in for a last one that is smaller.
 
     Returns:
         The first batch that fails; None if there is none, or if the first batch of all fails.
     """
     copy = _trained_copy(problem)
     modes = [module.training for module in copy.model.modules()]  # a norm that is frozen takes a single example
-    with copy.measuring(), torch.no_grad(), contextlib.closing(_unlike_before(copy)) as batches:
+    with copy.measuring(), torch.no_grad():
         for module, mode in zip(copy.model.modules(), modes, strict=True):
             module.training = mode
-        first: Batch | None = None
-        for index, batch in batches:
-            first = first or batch
-            error, is_finite = _passed(copy, index or 0, batch)
+        first, extremes = _extremes(copy)
+        for index, batch in extremes[:MOST_PASSED]:
             problem.count_copies(Cost(forwards=1))
+            error, is_finite = _passed(copy, index or 0, batch)
             if error or not is_finite:
-                return None if batch is first else _refused(index, batch, first, error)
+                problem.count_copies(Cost(forwards=1))
+                is_usual = _passed(copy, 0, first) != ("", True)
+                return None if is_usual else _refused(index, batch, first, error)
     return None
 
 
@@ -85,42 +88,44 @@ def _trained_copy(problem: Problem) -> Problem:
     return Problem(copied(problem.model), problem.loss, problem.source, dropout=0)
 
 
-def _unlike_before(problem: Problem) -> Generator[tuple[int | None, Batch], None, None]:
-    """The first batch of an epoch, all that differ in kind from those before, and one of the size of the last."""
+def _extremes(problem: Problem) -> tuple[Batch, list[tuple[int | None, Batch]]]:
+    """The first batch of an epoch, and those others that are most unlike it, with their numbers; None if not read."""
     began = time.perf_counter()
     first: Batch | None = None
-    shapes: set[tuple[torch.Size, ...]] = set()
-    ranges: dict[int, tuple[int, int]] = {}
+    unlike: dict[tuple[str, int], tuple[float, int | None, Batch]] = {}
     with contextlib.closing(problem.draws(0, epochs=1)) as batches:
         for index, batch in enumerate(batches):
-            first = first or batch
-            tensors = tensors_in(batch)
-            shape = tuple(t.shape for t in tensors)
-            is_wider = _widen(ranges, tensors)
-            # an index out of range ends the process of a GPU, which no measurement may risk
-            if shape not in shapes or (is_wider and problem.device.type == "cpu") or _not_finite(batch):
-                yield index, batch
-            shapes.add(shape)
+            extents = _extents(batch, problem.device)
+            if first is None:
+                first, usual = batch, extents
+            for which, extent in extents.items():
+                if extent > max(usual.get(which, -math.inf), unlike[which][0] if which in unlike else -math.inf):
+                    unlike[which] = extent, index, batch
             if time.perf_counter() - began > SECONDS:
+                size = _last_size(problem.loader)
+                if size and size != examples_in(first):
+                    unlike["few", 0] = 0.0, None, handful(problem, first, size)
                 break
-        else:
-            return
-    size = _last_size(problem.loader)
-    if size and size != examples_in(first):
-        yield None, handful(problem, first, size)
+    assert first is not None  # a problem has batches
+    order = sorted(unlike, key=lambda which: (EXTENTS.index(which[0]), -which[1]))  # targets before inputs
+    return first, list({index: (index, batch) for _, index, batch in map(unlike.__getitem__, order)}.values())
 
 
-def _widen(ranges: dict[int, tuple[int, int]], tensors: list[Tensor]) -> bool:
-    """Take indices into the ranges seen so far, by place; whether any range becomes wider."""
-    is_wider = False
-    for place, t in enumerate(tensors):
-        if t.is_floating_point() or t.is_complex() or not t.numel() or t.layout is not torch.strided:
-            continue
-        low, high = (int(end) for end in t.aminmax())
-        before = ranges.get(place, (low, high))
-        ranges[place] = min(low, before[0]), max(high, before[1])
-        is_wider |= ranges[place] != before
-    return is_wider
+EXTENTS = ("not finite", "few", "high", "low", "many")
+"""Ways to be extreme, the likeliest to fail first."""
+
+
+def _extents(batch: Batch, device: torch.device) -> dict[tuple[str, int], float]:
+    """How far a batch goes: by the ways of `EXTENTS`, and by the place of a tensor of indices."""
+    tensors = tensors_in(batch)
+    extents = {("not finite", 0): float(_not_finite(batch)), ("few", 0): -float(examples_in(batch))}
+    extents["many", 0] = float(sum(t.numel() for t in tensors))
+    if device.type == "cpu":  # an index out of range ends the process of a GPU, which no measurement may risk
+        for place, t in enumerate(tensors):
+            if not t.is_floating_point() and not t.is_complex() and t.numel() and t.layout is torch.strided:
+                low, high = (float(end) for end in t.aminmax())
+                extents["high", place], extents["low", place] = high, -low
+    return extents
 
 
 def _last_size(loader: object) -> int:

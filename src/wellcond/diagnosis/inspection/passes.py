@@ -18,8 +18,8 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem, merged
 from wellcond.problem.training_step import TrainingStep
 
-PASSED_EXAMPLES, PASSED_BATCHES = 128, 4
-"""Stop the passes after this many examples or batches."""
+PASSED_EXAMPLES, PASSED_BATCHES = 128, 2
+"""Stop the passes after this many examples or batches: with all other passes, an inspection takes at most 4 u."""
 
 
 class Forward(NamedTuple):

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from torch.nn.modules.dropout import _DropoutNd
 
+from wellcond.diagnosis.attempts import STRONG_DROPOUT
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Basis, Finding, Severity
 from wellcond.diagnosis.reading import and_more
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.diagnosis.trial import STRONG_DROPOUT
 from wellcond.diagnosis.trial_result import FALLING
 from wellcond.network.dropped import strongest
 from wellcond.results import number

@@ -25,6 +25,7 @@ from wellcond.problem.arguments import as_positive, as_two_numbers, as_whole, ch
 from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
+from wellcond.results.progress import shows_progress
 
 ROUNDED_STEP = 1e-3
 """Relative rounding of a step above which the distance is measured: below, it changes the distance by at most 1e-6."""
@@ -113,6 +114,7 @@ class Landscape(Result):
         )
 
 
+@shows_progress
 @own_arithmetic()
 def landscape(
     problem: Problem,

@@ -26,6 +26,7 @@ from wellcond.problem.arguments import as_positive, as_whole, check_problem
 from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
+from wellcond.results.progress import shows_progress
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class LossSlice(Result):
         )
 
 
+@shows_progress
 @own_arithmetic()
 def loss_slice(
     problem: Problem,

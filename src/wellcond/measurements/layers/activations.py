@@ -22,6 +22,7 @@ from wellcond.network.taps import tapped, without_graph
 from wellcond.problem.arguments import as_two_numbers, as_whole, check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
+from wellcond.results.progress import shows_progress
 from wellcond.results.text import WHOLE_MODEL
 
 CHANGES = (
@@ -131,6 +132,7 @@ class Activations(ByLayer[LayerActivations]):
         return "\n".join([table, *remarks, f"{self.cost}; counting the outputs takes about half a u more"])
 
 
+@shows_progress
 @own_arithmetic()
 def activations(
     problem: Problem,

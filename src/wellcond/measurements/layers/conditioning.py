@@ -24,6 +24,7 @@ from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
+from wellcond.results.progress import shows_progress
 from wellcond.results.quantities import FISHER, GRADIENT, INPUT, KRONECKER
 
 SHARES = (0.2, 0.5, 0.8, 1.0)
@@ -125,6 +126,7 @@ class ConditioningTable(ByLayer[LayerConditioning]):
         return "\n".join([text_table(header, body), *notes, footer, *skipped])
 
 
+@shows_progress
 @own_arithmetic()
 def conditioning(
     problem: Problem,
@@ -186,6 +188,7 @@ def conditioning(
     return replace(table, layers=entries, cost=problem.cost - before)
 
 
+@shows_progress
 def conditioning_table(
     problem: Problem,
     p: Sequence[float] = SHARES,

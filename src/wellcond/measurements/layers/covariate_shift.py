@@ -20,6 +20,7 @@ from wellcond.problem.arguments import check_problem
 from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
+from wellcond.results.progress import shows_progress
 from wellcond.results.text import WHOLE_MODEL
 from wellcond.training.next_step import updated_parameters
 from wellcond.training.passed_optimizer import optimizer_of
@@ -88,6 +89,7 @@ class CovariateShift(ByLayer[GradientShift]):
         return "\n".join([table, *notes, str(self.cost)])
 
 
+@shows_progress
 @own_arithmetic()
 def covariate_shift(
     problem: Problem,

@@ -17,6 +17,7 @@ from wellcond.network.taps import WatchedRelu, tapped, without_graph
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, quantities, text_table
+from wellcond.results.progress import shows_progress
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class NeuronTable(ByLayer[LayerNeurons]):
         return text_table(["layer", "units", "dying", "full"], body) + f"\non {self.examples} examples; {self.cost}"
 
 
+@shows_progress
 @own_arithmetic()
 def neurons(
     problem: Problem, *, layers: str | Collection[str] | None = None, progress: Progress | None = None

@@ -1,0 +1,214 @@
+"""Runs of copies with the user's optimizer: at its own rate, at others where they tell more, and with one change."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.optim import Optimizer
+
+from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
+from wellcond.network.dropped import Dropped, Undropped
+from wellcond.results import Progress
+from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.optimizers import adds_penalty, nonzero_lr, shrinking_steps
+
+OWN_U, OTHER_U = 7.0, 2.0
+"""Passes over the problem that the run at the optimizer's own rate and each other run may take."""
+OWN_STEPS, OTHER_STEPS = (24, 64), (10, 20)
+"""Fewest and most steps of each; the fewest are taken where the problem has one batch, and a step is a whole pass."""
+OWN_SHARE, OTHER_SHARE = 0.3, 0.1
+"""Shares of the steps allowed that the run at the own rate, and each other one, may take, if not the fewest."""
+LOWER = (0.1, 0.01, 1e-4, 1e-6, 1e-9)
+"""Factors of the rate, tried one after another where the loss goes up, until it goes down."""
+HIGHER = (10.0, 100.0)
+"""Factors of the rate, tried where the loss moves little."""
+RISE = 0.02
+"""Share of the loss: a rise from which lower rates are tried. Around a minimum, steps go up and down by less."""
+SPIKE = 1.3
+"""Largest loss during the run over the loss at the start that is still normal."""
+FAST_DECAY = 1000.0
+"""A run without weight decay is made where decay shrinks weights to 1/e in this many steps or fewer; ordinary decay
+takes 2,000 to 100,000."""
+STRONG_PENALTY = 1e-3
+"""A run without weight decay is made where an adaptive optimizer adds a stronger L2 penalty to the gradient before it
+divides by its size: with weights of 0.1 and gradients of 1e-4 both are equally large. Ordinary are 1e-5 to 5e-4."""
+STRONG_DROPOUT = 0.6
+"""A run without dropout is made where a layer drops more; 0.5 is the largest share in ordinary use."""
+
+
+class Allowance:
+    """What is left of the steps and the seconds of a trial, and what did not fit.
+
+    Args:
+        trainer: Counts what its runs take.
+        share: What a step of it counts, in u.
+        most: Steps allowed, in u.
+        seconds: No run begins after this time; None: no limit.
+
+    Attributes:
+        most: Steps allowed, in u.
+        left_out: What was not tried.
+    """
+
+    def __init__(self, trainer: CopyTrainer, share: float, most: float, seconds: float | None) -> None:
+        self._trainer, self._share, self.most = trainer, share, most
+        self._deadline = math.inf if seconds is None else time.perf_counter() + seconds
+        self.left_out: list[str] = []
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no time is left for another run."""
+        return time.perf_counter() > self._deadline
+
+    def has(self, steps: float, what: str, *, keep: float = 0.0) -> bool:
+        """Whether this many steps of the trainer still fit, and leave `keep` u; if not, `what` is left out."""
+        if not self.is_late and (self._trainer.cost.u + steps) * self._share + keep <= self.most:
+            return True
+        self.left_out.append(what)
+        return False
+
+
+def steps_of(in_pass: float, most: float) -> tuple[int, int]:
+    """Steps of the run at the own rate, and of each other one.
+
+    Args:
+        in_pass: Mini-batches in a pass over the problem.
+        most: Steps allowed for the whole trial, in u.
+    """
+    own = clamped(min(OWN_U * in_pass, OWN_SHARE * most), OWN_STEPS)
+    return own, clamped(min(OTHER_U * in_pass, OTHER_SHARE * most), OTHER_STEPS)
+
+
+def clamped(steps: float, ends: tuple[int, int]) -> int:
+    """A number of steps between two ends."""
+    return int(min(max(steps, ends[0]), ends[1]))
+
+
+class Attempts:
+    """Attempts with the user's optimizer: the first one decides which others are made."""
+
+    def __init__(
+        self,
+        trainer: CopyTrainer,
+        optimizer: Optimizer,
+        in_pass: float,
+        allowed: Allowance,
+        known: Trial,
+        dropped: Collection[Dropped],
+        peak: float,
+        report: Progress,
+    ) -> None:
+        self.trainer, self.optimizer, self.allowed, self.known, self.report = trainer, optimizer, allowed, known, report
+        self.dropped = dropped
+        self.long, self.short = steps_of(in_pass, allowed.most)
+        self.lr = max(map(nonzero_lr, optimizer.param_groups), key=abs)
+        self.rise = peak / self.lr if self.lr < peak < math.inf else 1.0
+
+    def make(self) -> tuple[Attempt, list[Attempt], dict[str, Attempt]]:
+        """The attempt at the optimizer's own rate, those at other rates, and variants by what was changed."""
+        known = self.known
+        self.report("its own rate", 0.1)
+        own = self.attempt(1.0, self.long)
+        known = replace(known, own=own)
+        others: list[Attempt] = []
+        lowest = min(known.fall(own)[0], known.fall(own, early=True)[0])
+        if not lowest > -RISE or not math.isfinite(known.spike) or known.spike > SPIKE:
+            others = self.lower(known, own)
+        elif not known.has_learned and not known.fall(own)[0] > 0.5:
+            others = self.higher(known)
+            if not known.trains and not any(known.outcome(each) in FALLING for each in others):
+                others += self.lower(known, own)
+        return own, others, self.variants(known)
+
+    def attempt(self, factor: float, steps: int, **changes: Any) -> Attempt:
+        """A run at `factor` times the own rate, with other changes as in `CopyTrainer.start`."""
+        run = self.trainer.start(factor=factor, **changes)
+        run.run(self.short)
+        early = after = tuple(run.evaluate())
+        lost, most_lost = _lost(self.trainer, run)
+        if steps > self.short and not self.allowed.is_late:
+            run.run(steps - self.short)
+            after = tuple(run.evaluate())
+        return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost)
+
+    def allows(self, steps: int, what: str) -> bool:
+        """Whether another attempt fits; if not, it is left out."""
+        evaluations = 1 + (steps > self.short)
+        return self.allowed.has(steps + evaluations * len(self.known.before) / 3, what)
+
+    def lower(self, known: Trial, own: Attempt) -> list[Attempt]:
+        """Lower rates until the loss falls, or until it rises in proportion to two rates, as steps uphill make it."""
+        attempts: list[Attempt] = []
+        for factor in LOWER:
+            self.report(f"{factor:g} of its rate", 0.4)
+            steps = self.short if known.outcome(own) in RISING else self.long
+            if not self.allows(steps, "lower rates"):
+                break
+            attempts.append(self.attempt(factor, steps))
+            falls = known.outcome(attempts[-1]) in FALLING
+            if falls or replace(known, others=tuple(attempts)).uphill:
+                break
+        return attempts
+
+    def higher(self, known: Trial) -> list[Attempt]:
+        """Higher rates while the loss falls: above that of its own, or above the highest of its schedule, and this."""
+        attempts: list[Attempt] = []
+        at_peak = [(self.rise, self.long)] if self.rise > 1 else []
+        for factor, steps in (*at_peak, *((self.rise * factor, self.short) for factor in HIGHER)):
+            self.report(f"{factor:g} times its rate", 0.4)
+            if not self.allows(steps, "higher rates"):
+                break
+            attempts.append(self.attempt(factor, steps))
+            falls = known.outcome(attempts[-1]) in FALLING
+            if not falls or replace(known, others=tuple(attempts)).uphill:
+                break
+        return attempts
+
+    def is_decay_in_question(self, known: Trial) -> bool:
+        """Whether weight decay may be what keeps the network from training."""
+        for group in self.optimizer.param_groups:
+            decay = float(group.get("weight_decay") or 0.0)
+            is_strong = adds_penalty(self.optimizer, group) and decay > STRONG_PENALTY
+            if is_strong or shrinking_steps(self.optimizer, group) <= FAST_DECAY or (decay and known.trains is False):
+                return True
+        return False
+
+    def variants(self, known: Trial) -> dict[str, Attempt]:
+        """Ablation runs: no weight decay, no dropout, BatchNorm in evaluation mode."""
+        attempts: dict[str, Attempt] = {}
+        modules = list(self.trainer.problem.model.modules())
+        if self.is_decay_in_question(known) and self.allows(self.long, "a run without weight decay"):
+            self.report("no weight decay", 0.6)
+            attempts["no weight decay"] = self.attempt(1.0, self.long, weight_decay=0.0)
+        shares = [m.p for m in modules if isinstance(m, _DropoutNd)] + [call.p for call in self.dropped]
+        if any(p > STRONG_DROPOUT for p in shares) and self.allows(self.long, "a run without dropout"):
+            self.report("no dropout", 0.65)
+            with Undropped(self.dropped):  # a function in the model's code does not know the mode of a module
+                attempts["no dropout"] = self.attempt(1.0, self.long, dropout=False)
+        norms = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
+        if any(not m.training for m in norms) and self.allows(self.long, "a run with running statistics"):
+            self.report("running statistics", 0.7)
+            attempts["running statistics"] = self.attempt(1.0, self.long, batchnorm="running")
+        return attempts
+
+
+def _lost(trainer: CopyTrainer, run: CopyRun) -> tuple[float, str]:
+    """The share of the weights with a gradient that no step has changed, and the parameter with most of them.
+
+    NaN if none has a gradient.
+    """
+    held = {p for group in run.optimizer.param_groups for p in group["params"]}
+    lost: dict[str, int] = {}
+    reached = 0
+    for (name, before), after in zip(trainer.problem.params.items(), run.problem.params.values(), strict=True):
+        if after in held and after.grad is not None and not after.grad.is_sparse:
+            has_gradient = after.grad != 0
+            lost[name] = int(((before == after) & has_gradient).sum())
+            reached += int(has_gradient.sum())
+    return (sum(lost.values()) / reached, max(lost, key=lambda name: lost[name])) if reached else (math.nan, "")
