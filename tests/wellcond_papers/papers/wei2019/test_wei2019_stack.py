@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from wellcond_papers.models import meanfield_cnn, meanfield_mlp
-from wellcond_papers.papers.wei2019.stack import Stack, train_stack
+from wellcond_papers.papers.wei2019.stack import SORTED_OUT, Stack, train_stack
 from wellcond_papers.training import classifier
 
 STEPS = 5
@@ -57,3 +57,22 @@ def test_a_network_that_diverges_leaves_the_others_alone() -> None:
     assert not torch.isfinite(losses[-1, 1])
     expected = train_stack(alone, batch_at, STEPS, lambda *_: None)[:, 0]
     torch.testing.assert_close(losses[:, 0], expected, rtol=1e-5, atol=0)
+
+
+def test_a_network_that_has_diverged_is_trained_no_further() -> None:
+    together = Stack(networks("conv"), [0.01, 1e30], cross_entropy, momentum=0.9)
+    alone = Stack(networks("conv")[:1], [0.01], cross_entropy, momentum=0.9)
+    losses = train_stack(together, batch_at, SORTED_OUT + STEPS, lambda *_: None)
+    assert together.trained.tolist() == [True, False]
+    assert {len(tensor) for tensor in together.parameters.values()} == {1}
+    expected = train_stack(alone, batch_at, SORTED_OUT + STEPS, lambda *_: None)
+    torch.testing.assert_close(losses[:, 0], expected[:, 0], rtol=1e-4, atol=0)
+    assert losses[-1, 1].isnan()
+    first, second = together.tested(*batch_at(100))
+    torch.testing.assert_close(first, alone.tested(*batch_at(100))[0], rtol=1e-4, atol=0)
+    assert second.isnan()
+
+
+def test_a_stack_of_which_all_have_diverged_ends_all_the_same() -> None:
+    lost = Stack(networks("FC"), [1e30, 1e30], cross_entropy, momentum=0.9)
+    assert train_stack(lost, batch_at, SORTED_OUT + STEPS, lambda *_: None)[-1].isnan().all()
