@@ -25,6 +25,7 @@ from benchmarks.growth import growth, slopes
 from benchmarks.large import large
 from benchmarks.layer_tables import layer_tables
 from benchmarks.networks import networks
+from benchmarks.prices import prices
 from benchmarks.probes import probes
 from benchmarks.products import products
 from benchmarks.timing import environment
@@ -106,6 +107,7 @@ PARTS: dict[str, Callable[[str, bool], Any]] = {
     "products": _products,
     "eigenvalues": _eigenvalues,
     "diagnoses": lambda device, quick: diagnoses(cases(device, 200 if quick else 1000), device),
+    "prices": prices,
     "growth": lambda device, quick: {"axes": slopes(device, 1)} if quick else growth(device, 5),
     "probes": _probes,
 }
