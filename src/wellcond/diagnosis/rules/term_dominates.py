@@ -17,7 +17,7 @@ from wellcond.results.quantities import TRAINING_LOSS
 
 ALONE = Threshold(
     "the term after a run of its own / after the run with all terms", math.nan, 0.75, bad="below",
-    origin="a quarter is beyond the noise between two seeds; sound sums of terms have 0.9 or more",
+    origin="a quarter is beyond the noise between two seeds",
 )  # fmt: skip
 
 
