@@ -109,6 +109,7 @@ class Attempts:
         self.long, self.short = steps_of(in_pass, allowed.most)
         self.lr = max(map(nonzero_lr, optimizer.param_groups), key=abs)
         self.rise = peak / self.lr if self.lr < peak < math.inf else 1.0
+        self.trained: CopyRun  # that at its own rate, once it has been made
 
     def make(self) -> tuple[Attempt, list[Attempt], dict[str, Attempt]]:
         """The attempt at the optimizer's own rate, those at other rates, and variants by what was changed."""
@@ -135,6 +136,8 @@ class Attempts:
         if steps > self.short and not self.allowed.is_late:
             run.run(steps - self.short)
             after = tuple(run.evaluate())
+        if factor == 1 and not changes:
+            self.trained = run
         return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost)
 
     def allows(self, steps: int, what: str) -> bool:

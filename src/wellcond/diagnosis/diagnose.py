@@ -116,7 +116,7 @@ def diagnose(
 
         def so_far(evidence: Evidence) -> Diagnosis:
             cost = problem.cost - before
-            looked = (part for part in (evidence.inspection, evidence.behavior) if part is not None)
+            looked = (part for part in (evidence.inspection, evidence.behavior, evidence.trial) if part is not None)
             unchecked = [failure for part in looked for failure in part.failures]
             return Diagnosis(
                 findings=completed(judged(evidence, ignore, select), evidence, lines_of),

@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Literal
 
+from wellcond.diagnosis.inspection.failures import InspectionFailure
 from wellcond.diagnosis.labels import Relation
 from wellcond.diagnosis.learned import LEARNED, has_learned
 from wellcond.training.run import Run
@@ -123,6 +124,45 @@ def plunges(losses: Sequence[float]) -> bool:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """Mean losses of batches that a run with the optimizer as it is was trained on, and of others.
+
+    Attributes:
+        seen: Loss of the first after the run.
+        unseen: Loss of the others after the run.
+        before: Loss of the others before it.
+    """
+
+    seen: float
+    unseen: float
+    before: float
+
+    @property
+    def is_memorized(self) -> bool:
+        """Whether what was learned of the examples that were seen is of no use for others."""
+        return self.seen < LEARNED * self.before and self.unseen >= self.before
+
+
+@dataclass(frozen=True)
+class Swamped:
+    """A term that stands still next to others which have fallen to nothing.
+
+    Attributes:
+        before: Its value at the start.
+        together: Its value after the run with all terms.
+        alone: Its value after a run of the same length with this term only.
+        others_before: Sum of the other terms at the start.
+        others_after: Their sum after the run with all terms.
+    """
+
+    before: float
+    together: float
+    alone: float
+    others_before: float
+    others_after: float
+
+
+@dataclass(frozen=True)
 class Trial:
     """What short runs do. All begin at the weights as they are and see the same batches in the same order.
 
@@ -138,6 +178,9 @@ class Trial:
         token_relation: Whether the tokens of a sequence predict the labels of its positions; None for other data.
         examples: Examples in a mini-batch; None if not all tensors count them.
         left_out: What was not tried, because the steps or the seconds did not suffice.
+        failures: What could not be tried, and why.
+        held_out: Run on half of the batches, tested on the others; None where it was not needed.
+        swamped: A term of the loss that others keep from being learned; None if there is none.
     """
 
     before: tuple[float, ...]
@@ -151,6 +194,9 @@ class Trial:
     token_relation: Relation | None = None
     examples: int | None = None
     left_out: tuple[str, ...] = ()
+    failures: tuple[InspectionFailure, ...] = ()
+    held_out: HeldOut | None = None
+    swamped: Swamped | None = None
 
     @property
     def loss(self) -> float:
