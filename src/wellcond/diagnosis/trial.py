@@ -19,7 +19,9 @@ from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation, token_relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches
 from wellcond.diagnosis.probes.constant_terms import lost_slope
+from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
 from wellcond.diagnosis.trial_result import Attempt, Handful, Trial, plunges
+from wellcond.diagnosis.worth import is_suspect, sees_pairs, worth
 from wellcond.errors import NonFinite
 from wellcond.network.calling import logits_of
 from wellcond.network.dropped import Dropped, Undropped
@@ -100,12 +102,19 @@ def trial(
         if allowed.has(price, "a handful of examples", keep=spare if trains else 0.0):
             with Undropped(dropped) if dropped else contextlib.nullcontext():
                 few = _few(problem, batches[0], in_pass, steps)
+        of_one_point = None
+        if few is not None and is_suspect(known, own) and sees_pairs(start, batches[0]):
+            of_one_point = loss_of_one_point(start.problem, batches[0])
+            if allowed.has(price, "a handful of examples in training mode"):
+                few = replace(few, paired=_few_worth(problem, batches[0], in_pass, few))
         report("what inputs tell of targets", 0.95)
         modes = _modes(trainer)
     size = examples_in(batches[0]) if share_examples(batches[0]) else None
     related = relation(problem), token_relation(problem)
     left_out = tuple(allowed.left_out)
-    return Trial(before, known.constant, own, tuple(others), variants, few, modes, *related, size, left_out)
+    return Trial(
+        before, known.constant, own, tuple(others), variants, few, modes, *related, size, left_out, of_one_point
+    )
 
 
 def trial_price(batch_size: int, batches: int, most: float = math.inf) -> float:
@@ -189,6 +198,21 @@ def _few(problem: Problem, batch: Batch, in_pass: float, steps: int) -> Handful 
             lost = lost_slope(best.problem)
         trainer.cost += best.problem.cost - spent
         return Handful(count, lr, before, best.evaluate()[0], constant, best.as_run, uphill, lost)
+
+
+def _few_worth(problem: Problem, batch: Batch, in_pass: float, few: Handful) -> Paired | None:
+    """What the outputs on the same examples are worth after the same run in training mode, with all that is drawn.
+
+    A model that adds noise in training, as a variational autoencoder does, may tell examples apart without it only.
+    """
+    examples = handful(problem, batch, FEW)
+    in_pass *= examples_in(batch) / examples_in(examples)
+    with _training(problem, [examples], _adam(problem), in_pass) as trainer:
+        run = trainer.start(few.lr)
+        with contextlib.suppress(Exception):  # weights may be outside of what the user's code takes
+            run.run(len(few.run.losses))
+            return worth(run, examples)
+    return None
 
 
 def _modes(trainer: CopyTrainer) -> tuple[float, float] | None:
