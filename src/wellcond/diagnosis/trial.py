@@ -21,9 +21,11 @@ from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches
 from wellcond.diagnosis.probes.constant_terms import lost_slope
 from wellcond.diagnosis.probes.drawn import weighs_by_itself
+from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
 from wellcond.diagnosis.swamped import swamped
 from wellcond.diagnosis.token_labels import token_relation
 from wellcond.diagnosis.trial_result import Attempt, Handful, HeldOut, Swamped, Trial, plunges
+from wellcond.diagnosis.worth import is_suspect, sees_pairs, worth
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
 from wellcond.network.dropped import Dropped, Undropped
@@ -130,6 +132,11 @@ def trial(
         if allowed.has(price, "a handful of examples", keep=spare if trains else 0.0):
             with Undropped(dropped) if dropped else contextlib.nullcontext():
                 few = _few(problem, batches[0], in_pass, steps, failures)
+        of_one_point = None
+        if few is not None and is_suspect(known, own) and sees_pairs(start, batches[0]):
+            of_one_point = loss_of_one_point(start.problem, batches[0])
+            if allowed.has(price, "a handful of examples in training mode"):
+                few = replace(few, paired=_few_worth(problem, batches[0], in_pass, few))
         report("what inputs tell of targets", 0.95)
         modes = _modes(trainer)
     size = examples_in(batches[0]) if share_examples(batches[0]) else None
@@ -148,6 +155,7 @@ def trial(
         failures.recorded,
         held_out,
         crowded,
+        of_one_point,
     )
 
 
@@ -249,6 +257,21 @@ def _held_out(trainer: CopyTrainer, batches: Sequence[Batch], steps: int) -> Hel
     seen = fmean(run.evaluate())
     trainer.cost += one_half.cost + others.cost
     return HeldOut(seen, unseen, before)
+
+
+def _few_worth(problem: Problem, batch: Batch, in_pass: float, few: Handful) -> Paired | None:
+    """What the outputs on the same examples are worth after the same run in training mode, with all that is drawn.
+
+    A model that adds noise in training, as a variational autoencoder does, may tell examples apart without it only.
+    """
+    examples = handful(problem, batch, FEW)
+    in_pass *= examples_in(batch) / examples_in(examples)
+    with _training(problem, [examples], _adam(problem), in_pass) as trainer:
+        run = trainer.start(few.lr)
+        with contextlib.suppress(Exception):  # weights may be outside of what the user's code takes
+            run.run(len(few.run.losses))
+            return worth(run, examples)
+    return None
 
 
 def _modes(trainer: CopyTrainer) -> tuple[float, float] | None:

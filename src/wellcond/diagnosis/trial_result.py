@@ -12,6 +12,7 @@ from typing import Literal
 from wellcond.diagnosis.inspection.failures import InspectionFailure
 from wellcond.diagnosis.labels import Relation
 from wellcond.diagnosis.learned import LEARNED, has_learned
+from wellcond.diagnosis.probes.paired import Paired
 from wellcond.training.run import Run
 
 Outcome = Literal["learns", "falls", "flat", "rises", "diverges"]
@@ -56,6 +57,7 @@ class Attempt:
         lost: Share of the weights with a gradient that are as they were after the first steps, because each step was
             below their precision; NaN if it was not counted.
         most_lost: The parameter with most of these weights; "" if they were not counted.
+        paired: What its outputs on the first batch are worth at the end; None for a short run, or if that is not known.
     """
 
     factor: float
@@ -65,6 +67,7 @@ class Attempt:
     after: tuple[float, ...]
     lost: float = math.nan
     most_lost: str = ""
+    paired: Paired | None = None
 
     @property
     def loss(self) -> float:
@@ -86,6 +89,8 @@ class Handful:
         uphill: Loss after the same number of steps up the gradient; None where the loss did not plunge.
         lost_slope: Share of the loss's slope, after the last step, that its gradient does not have; None if every term
             of the loss has a gradient.
+        paired: What the outputs are worth after the same steps in training mode; None where that was not in question,
+            because the network's own run tells examples apart, or if it is not known.
     """
 
     examples: int | None
@@ -96,6 +101,7 @@ class Handful:
     run: Run
     uphill: float | None = None
     lost_slope: float | None = None
+    paired: Paired | None = None
 
     @property
     def fall(self) -> float:
@@ -181,6 +187,8 @@ class Trial:
         failures: What could not be tried, and why.
         held_out: Run on half of the batches, tested on the others; None where it was not needed.
         swamped: A term of the loss that others keep from being learned; None if there is none.
+        of_one_point: Loss of the first batch at the start if all examples had the same outputs, where the loss depends
+            on which example outputs belong to; None where that was not in question.
     """
 
     before: tuple[float, ...]
@@ -197,6 +205,7 @@ class Trial:
     failures: tuple[InspectionFailure, ...] = ()
     held_out: HeldOut | None = None
     swamped: Swamped | None = None
+    of_one_point: float | None = None
 
     @property
     def loss(self) -> float:

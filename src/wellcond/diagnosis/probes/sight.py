@@ -42,6 +42,8 @@ class Sight:
         ignores_targets: Whether it stays the same whatever the targets are.
         is_crossed: Whether the outputs of the first example are compared with another one's target, not with its own.
         is_scattered: Whether the class of one place is compared with outputs of several places.
+        is_displaced: Whether a target of an image or a sequence is compared with classes of several other places.
+        rewards_wrong: Whether it is bounded, and lower for outputs on the wrong side of binary targets.
         is_even: Whether it stays the same if all outputs change their sign.
         ignores_scale: Whether it stays the same if all outputs are multiplied by one number.
         ignores_negative: Whether it depends on no output below zero, but on others.
@@ -58,6 +60,8 @@ class Sight:
     ignores_targets: bool
     is_crossed: bool
     is_scattered: bool
+    is_displaced: bool
+    rewards_wrong: bool
     is_even: bool
     ignores_scale: bool
     ignores_negative: bool
@@ -106,9 +110,11 @@ def sight(subject: Subject) -> Sight | None:
         is_by_example=is_by_example,
         has_penalty=has_penalty,
         is_unpaired=is_unpaired,
-        ignores_targets=are_same(moved) and are_same(same),
+        ignores_targets=are_same(moved) and are_same(same) and not _sees_targets(exchanged),
         is_crossed=is_by_example and not is_unpaired and _is_crossed(exchanged, outputs),
         is_scattered=_is_scattered(exchanged, outputs),
+        is_displaced=not is_unpaired and _is_displaced(exchanged, outputs),
+        rewards_wrong=is_bounded and _rewards_wrong(exchanged),
         is_even=are_same([exchanged.loss(-outputs)]),
         ignores_scale=are_same([exchanged.loss(FAR * outputs)]),
         ignores_negative=slopes is not None and _is_zero_below(around_zero, slopes),
@@ -154,12 +160,45 @@ def _with_one_target(exchanged: ExchangedOutputs, outputs: Tensor) -> Iterator[f
         yield exchanged.loss(outputs, repeated)
 
 
+def _sees_targets(exchanged: ExchangedOutputs) -> bool:
+    """Whether targets matter at the model's own outputs: at those of the size of counts, an exponential hides them."""
+    value = exchanged.loss()
+    return any(
+        abs(each - value) > EQUAL * max(abs(value), 1e-6) for each in _with_one_target(exchanged, exchanged.outputs)
+    )
+
+
 def _is_by_example(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
     half = len(outputs) // 2
     first, second = map(exchanged.gradient, (outputs, torch.cat([outputs[:half], -outputs[half:].flip(0)])))
     if first is None or second is None:
         return False
     return relative_change(first[:half], second[:half]) <= OF_ITS_OWN
+
+
+def _is_displaced(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
+    """Whether a target of an image or a sequence is compared with classes of several other places, each with one.
+
+    A loss that shifts a sequence compares it with all classes of another place, by design. The place is neither in the
+    first example nor at a border, where a wrong order may be right by chance.
+    """
+    targets = exchanged.targets
+    if not isinstance(targets, Tensor) or targets.dim() < 2:
+        return False
+    sizes, places = tuple(outputs.shape), tuple(targets.shape)
+    dims = [dim for dim in range(1, len(sizes)) if sizes[:dim] + sizes[dim + 1 :] == places]
+    place = tuple(size // 2 for size in places)
+    different = targets[targets != targets[place]]
+    if len(dims) != 1 or not different.numel():
+        return False
+    others = targets.clone()
+    others[place] = different[0]
+    before, after = exchanged.gradient(outputs), ExchangedOutputs(exchanged.problem, outputs, others).gradient(outputs)
+    if before is None or after is None:
+        return False
+    change = (after - before).abs().movedim(dims[0], -1)
+    classes = (change > EQUAL * change.max()).sum(-1)  # of one target for another: the two classes, at one place
+    return int(classes[place]) == 0 and int(classes.max()) == 1 and int(classes.sum()) > 1
 
 
 def _is_crossed(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
@@ -200,6 +239,18 @@ def _is_scattered(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
         return False
     changed = (after - before).abs() > EQUAL * (after - before).abs().max()
     return all(1 < int(changed.any(dim).sum()) <= outputs.shape[dim] for dim in dims)
+
+
+def _rewards_wrong(exchanged: ExchangedOutputs) -> bool:
+    """Whether logits that are sure of the opposite of binary targets have a clearly lower loss than right ones."""
+    outputs, targets = exchanged.outputs, exchanged.targets
+    if not isinstance(targets, Tensor) or targets.shape != outputs.shape:
+        return False
+    if not bool(((targets == 0) | (targets == 1)).all()) or bool((targets == targets.reshape(-1)[0]).all()):
+        return False
+    sure = SURE * (2 * targets.to(outputs) - 1)
+    right, wrong = exchanged.loss(sure), exchanged.loss(-sure)
+    return right > wrong + 0.5 * max(abs(right), abs(wrong))
 
 
 def _is_zero_below(outputs: Tensor, slopes: Tensor) -> bool:
