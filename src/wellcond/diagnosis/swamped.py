@@ -15,7 +15,7 @@ from wellcond.diagnosis.trial_result import Swamped
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost
-from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.copies import CopyTrainer
 
 SATISFIED = 0.01
 """Share of their start to which the other terms must have fallen: they have all that they want."""
@@ -33,7 +33,7 @@ def swamped(attempts: Attempts) -> Swamped | None:
         None if the loss is no sum, the other terms have not fallen to a hundredth, or the term still falls.
     """
     trainer, own = attempts.trainer, attempts.trained
-    before, after = _values(trainer, trainer.start()), _values(trainer, own)
+    before, after = _values(trainer, trainer.start().problem), _values(trainer, own.problem)
     if len(before) < 2 or len(before) != len(after) or min(*before, *after) < 0:
         return None
     which = max(range(len(after)), key=lambda k: after[k])
@@ -44,20 +44,19 @@ def swamped(attempts: Attempts) -> Swamped | None:
     if not attempts.allows(3 * steps // 2, "a run with one term of the loss"):
         return None
     own.run(steps // 2)
-    if own.diverged_at is not None or _values(trainer, own)[which] < STALLS * after[which]:
+    if own.diverged_at is not None or _values(trainer, own.problem)[which] < STALLS * after[which]:
         return None
     problem = trainer.problem
     only = CopyTrainer(Problem(problem.model, _only(problem.loss, which), problem.source), trainer.optimizer)
     run = only.start()
     run.run(steps)
-    alone = run.evaluate()[0]
     trainer.cost += only.cost
+    alone = _values(trainer, Problem(run.model, problem.loss, problem.source))[which]
     return Swamped(before[which], after[which], alone, others_before, others_after)
 
 
-def _values(trainer: CopyTrainer, run: CopyRun) -> list[float]:
+def _values(trainer: CopyTrainer, problem: Problem) -> list[float]:
     """The terms of the first batch's loss."""
-    problem = run.problem
     trainer.cost += Cost(forwards=1)
     with problem.measuring(), contextlib.closing(problem.data()) as data, torch.enable_grad(), Operands() as recorded:
         index, batch = next(data)
