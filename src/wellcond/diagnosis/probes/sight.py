@@ -42,7 +42,6 @@ class Sight:
         ignores_targets: Whether it stays the same whatever the targets are.
         is_crossed: Whether the outputs of the first example are compared with another one's target, not with its own.
         is_scattered: Whether the class of one place is compared with outputs of several places.
-        is_displaced: Whether a target of an image or a sequence is compared with classes of several other places.
         rewards_wrong: Whether it is bounded, and lower for outputs on the wrong side of binary targets.
         is_even: Whether it stays the same if all outputs change their sign.
         ignores_scale: Whether it stays the same if all outputs are multiplied by one number.
@@ -60,7 +59,6 @@ class Sight:
     ignores_targets: bool
     is_crossed: bool
     is_scattered: bool
-    is_displaced: bool
     rewards_wrong: bool
     is_even: bool
     ignores_scale: bool
@@ -113,7 +111,6 @@ def sight(subject: Subject) -> Sight | None:
         ignores_targets=are_same(moved) and are_same(same) and not _sees_targets(exchanged),
         is_crossed=is_by_example and not is_unpaired and _is_crossed(exchanged, outputs),
         is_scattered=_is_scattered(exchanged, outputs),
-        is_displaced=not is_unpaired and _is_displaced(exchanged, outputs),
         rewards_wrong=is_bounded and _rewards_wrong(exchanged),
         is_even=are_same([exchanged.loss(-outputs)]),
         ignores_scale=are_same([exchanged.loss(FAR * outputs)]),
@@ -174,31 +171,6 @@ def _is_by_example(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
     if first is None or second is None:
         return False
     return relative_change(first[:half], second[:half]) <= OF_ITS_OWN
-
-
-def _is_displaced(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
-    """Whether a target of an image or a sequence is compared with classes of several other places, each with one.
-
-    A loss that shifts a sequence compares it with all classes of another place, by design. The place is neither in the
-    first example nor at a border, where a wrong order may be right by chance.
-    """
-    targets = exchanged.targets
-    if not isinstance(targets, Tensor) or targets.dim() < 2:
-        return False
-    sizes, places = tuple(outputs.shape), tuple(targets.shape)
-    dims = [dim for dim in range(1, len(sizes)) if sizes[:dim] + sizes[dim + 1 :] == places]
-    place = tuple(size // 2 for size in places)
-    different = targets[targets != targets[place]]
-    if len(dims) != 1 or not different.numel():
-        return False
-    others = targets.clone()
-    others[place] = different[0]
-    before, after = exchanged.gradient(outputs), ExchangedOutputs(exchanged.problem, outputs, others).gradient(outputs)
-    if before is None or after is None:
-        return False
-    change = (after - before).abs().movedim(dims[0], -1)
-    classes = (change > EQUAL * change.max()).sum(-1)  # of one target for another: the two classes, at one place
-    return int(classes[place]) == 0 and int(classes.max()) == 1 and int(classes.sum()) > 1
 
 
 def _is_crossed(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:

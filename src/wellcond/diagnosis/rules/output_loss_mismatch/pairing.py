@@ -81,22 +81,16 @@ def scattered(evidence: Evidence) -> Iterator[Finding]:
 def crossed(evidence: Evidence) -> Iterator[Finding]:
     """A loss that compares an example's outputs with the target of another: one of the two is reordered inside it.
 
-    Another target for the first example changes the gradients by other examples' outputs, and not by its own; or
-    another target at a place of an image or a sequence those of other places.
+    Another target for the first example changes the gradients by other examples' outputs, and not by its own.
     """
-    if (known := seen_by_loss(evidence)) is None or not (known[2].is_crossed or known[2].is_displaced):
+    if (known := seen_by_loss(evidence)) is None or not known[2].is_crossed:
         return
-    inspection, output, sight = known
-    what = "of an example with the target of another one" if sight.is_crossed else "at a place with targets of others"
+    inspection, output, _ = known
     yield mismatch(
         inspection,
         output,
-        f"the loss compares the outputs {what}: it reorders one of the two.",
-        "Targets in another order than the inputs cannot be learned from them."
-        if sight.is_crossed
-        else "view and reshape move no numbers: only permute and transpose make the classes the last dimension.",
-        "# keep outputs and targets in one order: no flip, sort or shuffle of one of them"
-        if sight.is_crossed
-        else "# make the classes the last dimension, outputs.permute(0, 2, 3, 1), before a reshape(-1, classes)",
+        "the loss compares the outputs of an example with the target of another one: it reorders one of the two.",
+        "Targets in another order than the inputs cannot be learned from them.",
+        "# keep outputs and targets in one order: no flip, sort or shuffle of one of them",
         layer="",
     )
