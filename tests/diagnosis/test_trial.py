@@ -16,8 +16,9 @@ from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
 from wellcond.diagnosis.baseline import constant_loss
-from wellcond.diagnosis.labels import relation, token_relation
+from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import cut, mini_batches
+from wellcond.diagnosis.token_labels import token_relation
 from wellcond.diagnosis.trial import trial, trial_price
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.errors import NonFinite, Unsupported
@@ -278,8 +279,22 @@ def test_noise_labels_of_sequences_and_tokens_as_their_own_labels_are_left_alone
     related = token_relation(sequences(noise[OTHER_ORDER], noise))
     assert related is not None
     assert related.structure < 1.5
-    assert token_relation(sequences(WINDOWS[:, 0])) is None
     assert token_relation(sequences(WINDOWS, WINDOWS.float())) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "are_related"),
+    [
+        ((WINDOWS > 20).sum(1) > 6, True),  # which tokens there are
+        (WINDOWS[:, 3] % 3, True),  # the token at one place
+        (((WINDOWS > 20).sum(1) > 6)[OTHER_ORDER], False),
+    ],
+)
+def test_tokens_tell_the_label_of_their_sequence(labels: Tensor, are_related: bool) -> None:
+    related = token_relation(sequences(labels.long()))
+    assert related is not None
+    assert related.is_of_whole
+    assert related.best > 8 if are_related else related.best < 4
 
 
 # manners

@@ -295,11 +295,11 @@ def test_a_diagnosis_refuses_a_step_without_a_loss_before_it_trains_anything(ret
 
 
 def test_a_step_that_trains_is_said_to_be_sound() -> None:
-    """Its outputs are not there to be looked at, and the trial shows that it trains."""
+    """It calls the model once, so its outputs are compared with what the loss takes for targets."""
     torch.manual_seed(0)
     x = torch.randn(64, 8) @ torch.randn(8, 8)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
     problem = wc.Problem.from_step(model, lambda m, batch: (m(batch) - batch).square().mean(), list(x.split(16)))
     verdict = wc.diagnose(problem, torch.optim.Adam(model.parameters(), lr=1e-3)).verdict()
-    assert verdict.startswith("Nothing is wrong in what was checked: the data and the gradients of every layer")
-    assert "Could not be checked: the outputs and the targets" in verdict
+    assert verdict.startswith("Nothing is wrong in what was checked: the data, the outputs and the gradients of")
+    assert "Could not be checked" not in verdict

@@ -13,6 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
+from wellcond.diagnosis.worth import worth
 from wellcond.network.dropped import Dropped, Undropped
 from wellcond.results import Progress
 from wellcond.training.copies import CopyRun, CopyTrainer
@@ -109,6 +110,7 @@ class Attempts:
         self.long, self.short = steps_of(in_pass, allowed.most)
         self.lr = max(map(nonzero_lr, optimizer.param_groups), key=abs)
         self.rise = peak / self.lr if self.lr < peak < math.inf else 1.0
+        self.trained: CopyRun  # that at its own rate, once it has been made
 
     def make(self) -> tuple[Attempt, list[Attempt], dict[str, Attempt]]:
         """The attempt at the optimizer's own rate, those at other rates, and variants by what was changed."""
@@ -129,13 +131,22 @@ class Attempts:
     def attempt(self, factor: float, steps: int, **changes: Any) -> Attempt:
         """A run at `factor` times the own rate, with other changes as in `CopyTrainer.start`."""
         run = self.trainer.start(factor=factor, **changes)
-        run.run(self.short)
-        early = after = tuple(run.evaluate())
-        lost, most_lost = _lost(self.trainer, run)
-        if steps > self.short and not self.allowed.is_late:
-            run.run(steps - self.short)
-            after = tuple(run.evaluate())
-        return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost)
+        if factor == 1 and not changes:
+            self.trained = run
+        early = after = (math.nan,) * len(self.known.before)
+        lost, most_lost, of_outputs = math.nan, "", None
+        try:
+            run.run(self.short)
+            early = after = tuple(run.evaluate())
+            lost, most_lost = _lost(self.trainer, run)
+            if steps > self.short and not self.allowed.is_late:
+                run.run(steps - self.short)
+                after = tuple(run.evaluate())
+                of_outputs = worth(run, self.trainer.batch)
+        except Exception as error:  # at the first weights all batches passed: these are outside of what the code takes
+            run.diverged_at, run.cause = len(run.losses) + 1, str(error)
+            after = (math.nan,) * len(early)
+        return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost, of_outputs)
 
     def allows(self, steps: int, what: str) -> bool:
         """Whether another attempt fits; if not, it is left out."""

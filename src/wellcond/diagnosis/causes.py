@@ -33,6 +33,7 @@ KINDS: dict[str, Kind] = {
     "sorted-batches": "fault",
     "no-nonlinearity": "fault",
     "summed-loss": "fault",
+    "term-dominates": "fault",
     # settings
     "weight-decay-dominates": "scale",
     "small-batch-batchnorm": "fault",
@@ -115,6 +116,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "order-lost": ("learning-rate-too-high", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
     "mixed-examples": ("batchnorm-mode-gap", "labels-unrelated", "loss-not-decreasing"),
     "sorted-batches": ("batchnorm-mode-gap", "learning-rate-too-high", "loss-not-decreasing"),
+    "term-dominates": ("rank-collapse", "learning-rate-too-low", "loss-not-decreasing"),
     "no-nonlinearity": (
         "ill-conditioned-input", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
     ),

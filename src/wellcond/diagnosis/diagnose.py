@@ -30,6 +30,7 @@ from wellcond.measurements.layers.layer_pass import LayerPass, layer_pass
 from wellcond.measurements.layers.neurons import neurons
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import chosen_layers
+from wellcond.problem.apart import taken_apart
 from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
@@ -105,6 +106,8 @@ def diagnose(
     check_is_problem(problem)
     passed = optimizer
     optimizer = optimizer_of(problem, scheduler if passed is None else passed)
+    lines_of = lines_by_remedy(problem, optimizer)
+    problem = taken_apart(problem)
     batch_size = _first_batch_size(problem)
     with own_arithmetic():
         chosen = chosen_layers(problem.model, layers)
@@ -112,11 +115,10 @@ def diagnose(
         lr = max(map(current_lr, held), default=None)
         allowed = Budget(budget, problem, optimizer if held else None, batch_size)
         before = problem.cost
-        lines_of = lines_by_remedy(problem, optimizer)
 
         def so_far(evidence: Evidence) -> Diagnosis:
             cost = problem.cost - before
-            looked = (part for part in (evidence.inspection, evidence.behavior) if part is not None)
+            looked = (part for part in (evidence.inspection, evidence.behavior, evidence.trial) if part is not None)
             unchecked = [failure for part in looked for failure in part.failures]
             return Diagnosis(
                 findings=completed(judged(evidence, ignore, select), evidence, lines_of),

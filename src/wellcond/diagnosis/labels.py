@@ -22,10 +22,10 @@ MOST_COLUMNS = 16
 """Columns of the targets; more classes or outputs are projected at random to this number."""
 MOST_OUTPUTS = 64
 """Numbers per target; larger targets, such as images, are not probed."""
-MOST_TOKENS = 1021
-"""Tokens that are counted apart; of a larger vocabulary several share a count. A prime, so that no pattern does."""
 SLOW = 1e-3
 """Share of the largest eigenvalue below which a direction is slow: gradient descent needs 1,000 times more steps."""
+EVIDENT = 8.0
+"""Standard deviations of shuffled targets from which on a relation is beyond doubt; chance exceeds 4 once in 30,000."""
 RIDGE = 0.1
 """Ridge over the mean eigenvalue of the features' second moment; it prevents a fit when there are more features than
 examples."""
@@ -40,6 +40,7 @@ class Relation:
         neighbor: Advantage of the nearest neighbor's target over a shuffled one.
         linear: Advantage of ridge regression.
         smooth: Advantage of kernel ridge regression, with a Gaussian as wide as the median distance.
+        single: Advantage of the feature that is correlated most with a target; 0 if the others leave no doubt.
         structure: λ_max of the inputs' correlation over the largest that independent features have by chance
             (Marchenko-Pastur). Above 1 the inputs have structure that the probes can use; noise has none.
         features: Number of features that vary.
@@ -48,12 +49,14 @@ class Relation:
         slow: What gradient descent on these features learns last; None if there are too few examples.
         linear_error: What ridge regression gets wrong, classes or the squares of numbers, over what a constant does.
         other_error: What the better of the other two probes gets wrong.
+        is_of_whole: Whether a sequence of tokens has one label, which may depend on more than tokens and their places.
     """
 
     examples: int
     neighbor: float
     linear: float
     smooth: float
+    single: float
     structure: float
     features: int
     is_regression: bool
@@ -61,11 +64,12 @@ class Relation:
     slow: Slow | None
     linear_error: float = math.nan
     other_error: float = math.nan
+    is_of_whole: bool = False
 
     @property
     def best(self) -> float:
         """The advantage of the best probe."""
-        return max(self.neighbor, self.linear, self.smooth)
+        return max(self.neighbor, self.linear, self.smooth, self.single)
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Prediction:
 
 def left_out_prediction(features: Tensor, targets: Tensor) -> Prediction:
     """Predict targets (n,) or (n, k) by leave-one-out ridge regression on features (n, d), compared with shuffles."""
-    y = _columns(targets[:, None] if targets.dim() == 1 else targets)
+    y = columns(targets[:, None] if targets.dim() == 1 else targets)
     x = features.double()
     x = x[:, x.std(0) > 0]
     if len(x) < 3 or not x.shape[1] or not bool((y != y[0]).any()):
@@ -123,28 +127,10 @@ def relation(problem: Problem) -> Relation | None:
     x = torch.cat([x for x, _ in pairs])[:EXAMPLES_READ]
     labels = torch.cat([y for _, y in pairs])[:EXAMPLES_READ]
     is_regression = labels.is_floating_point() and not bool(((labels == 0) | (labels == 1)).all())
-    return _related(x.flatten(1).double(), _columns(labels), is_regression)
+    return related(x.flatten(1).double(), columns(labels), is_regression)
 
 
-def token_relation(problem: Problem) -> Relation | None:
-    """The same of sequences with a label for every position: do the tokens of a sequence predict its labels?
-
-    Compared is how often each token and each label occurs in a sequence, so that the order of the positions and a shift
-    of the labels do not matter. None if inputs are no sequences of tokens, or labels are those of whole sequences:
-    these may depend on the order alone.
-
-    Args:
-        problem: Problem whose loader is read, up to 1024 examples.
-    """
-    pairs = list(islice(_read_tokens(problem), BATCHES_READ))
-    if not pairs:
-        return None
-    x = torch.cat([_counted(tokens) for tokens, _ in pairs])[:EXAMPLES_READ]
-    y = torch.cat([_counted(labels) for _, labels in pairs])[:EXAMPLES_READ]
-    return _related(x, _mixed(y), is_regression=False)
-
-
-def _related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
+def related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
     """Probes of features (n, d) and columns of targets (n, c); None if either does not vary."""
     x = x[:, x.std(0) > 0]
     if len(x) < 3 or not x.shape[1] or not bool(x.isfinite().all()) or not bool((y != y[0]).any()):
@@ -157,11 +143,14 @@ def _related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
     linear, smooth = (_left_out(*gram, y, orders) for gram in ((x @ x.T, min(x.shape)), (_centered(kernel), len(x))))
     others = [_wrong(y, each, is_regression=is_regression) for each in (y[nearest], smooth.predicted)]
     commonest = 0 if is_regression else int(torch.unique(y, dim=0, return_counts=True)[1].max())
+    of_neighbors = (y[orders] - y[orders[:, nearest]]).square().sum((1, 2))
+    known = [_deviations(errors) for errors in (of_neighbors, linear.errors, smooth.errors)]
     return Relation(
         examples=len(x),
-        neighbor=_deviations((y[orders] - y[orders[:, nearest]]).square().sum((1, 2))),
-        linear=_deviations(linear.errors),
-        smooth=_deviations(smooth.errors),
+        neighbor=known[0],
+        linear=known[1],
+        smooth=known[2],
+        single=0.0 if max(known) > EVIDENT else _deviations(-_strongest(x, y, orders)),
         structure=_structure(x),
         features=x.shape[1],
         is_regression=is_regression,
@@ -170,6 +159,14 @@ def _related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
         linear_error=_wrong(y, linear.predicted, is_regression=is_regression),
         other_error=min(others),
     )
+
+
+def _strongest(x: Tensor, y: Tensor, orders: Tensor) -> Tensor:
+    """The largest squared correlation of a standardized feature with a target, in every order of the targets."""
+    y = y[:, y.std(0) > 0]
+    y = (y - y.mean(0)) / y.std(0)
+    correlations = x.float().T @ y[orders].movedim(0, 1).flatten(1).float() / len(x)
+    return correlations.square().amax(0).view(len(orders), -1).amax(1)
 
 
 def _wrong(y: Tensor, predicted: Tensor, *, is_regression: bool) -> float:
@@ -207,40 +204,16 @@ def _orders(count: int) -> Tensor:
     return torch.stack([torch.arange(count), *(torch.randperm(count, generator=generator) for _ in range(SHUFFLES))])
 
 
-def _read_tokens(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
-    """Tokens and labels of every batch, as long as each is one tensor (examples, positions); masks do not count."""
-    seen = 0
-    with contextlib.closing(problem.data()) as data:
-        for _, (inputs, targets) in data:
-            y = [t for t in tree_leaves(targets) if isinstance(t, Tensor)]
-            x = [t for t in tree_leaves(inputs) if isinstance(t, Tensor) and not any(t is each for each in y)]
-            x = [t for t in x if t.is_floating_point() or int(t.max()) > 1]
-            if len(x) != 1 or len(y) != 1 or any(t.is_floating_point() or t.dim() != 2 for t in (*x, *y)):
-                return
-            if len(x[0]) != len(y[0]) or y[0].shape[1] < 2:
-                return
-            yield x[0].detach().cpu(), y[0].detach().cpu()
-            seen += len(x[0])
-            if seen >= EXAMPLES_READ:
-                return
-
-
-def _counted(tokens: Tensor) -> Tensor:
-    """(n, MOST_TOKENS), how often each token occurs; negative ones, which a loss ignores, do not count."""
-    is_token = tokens >= 0
-    counts = torch.zeros(len(tokens), MOST_TOKENS, dtype=torch.float64)
-    return counts.scatter_add_(1, tokens.clamp_min(0) % MOST_TOKENS, is_token.double())
-
-
-def _columns(y: Tensor) -> Tensor:
+def columns(y: Tensor) -> Tensor:
     """(n, c) of few columns: indicators of classes, or numbers as they are; many are mixed at random."""
     if not y.is_floating_point():
         _, index = torch.unique(y[:, 0], return_inverse=True)
         y = torch.nn.functional.one_hot(index)
-    return _mixed(y.double())
+    return mixed(y.double())
 
 
-def _mixed(y: Tensor) -> Tensor:
+def mixed(y: Tensor) -> Tensor:
+    """(n, c) of few columns: many are projected at random."""
     if y.shape[1] <= MOST_COLUMNS:
         return y
     mix = torch.randn(y.shape[1], MOST_COLUMNS, generator=torch.Generator().manual_seed(1), dtype=y.dtype)

@@ -16,11 +16,17 @@ from torch.optim import LBFGS, Adam, Optimizer
 
 from wellcond.diagnosis.attempts import Allowance, Attempts, clamped, steps_of
 from wellcond.diagnosis.baseline import constant_loss
-from wellcond.diagnosis.labels import relation, token_relation
+from wellcond.diagnosis.inspection.failures import Failures
+from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches
 from wellcond.diagnosis.probes.constant_terms import lost_slope
-from wellcond.diagnosis.trial_result import Attempt, Handful, Trial, plunges
-from wellcond.errors import NonFinite
+from wellcond.diagnosis.probes.drawn import weighs_by_itself
+from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
+from wellcond.diagnosis.swamped import swamped
+from wellcond.diagnosis.token_labels import token_relation
+from wellcond.diagnosis.trial_result import Attempt, Handful, HeldOut, Swamped, Trial, plunges
+from wellcond.diagnosis.worth import is_suspect, sees_pairs, worth
+from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
 from wellcond.network.dropped import Dropped, Undropped
 from wellcond.problem.batches import examples_in, share_examples
@@ -35,6 +41,9 @@ FEW_STEPS, FEWER_BATCHES = 150.0, 4
 """Below this many steps allowed, the trial has this many mini-batches: each evaluation passes all of them."""
 FEW = 8
 """Examples that any sound network can fit."""
+BY_CHANCE = 4.0
+"""Standard deviations of shuffled targets: below it the inputs may not predict the targets, and what a run learns may
+be single examples."""
 ROBUST_RATES = (1e-2, 1e-3)
 """Learning rates of Adam on a handful of examples."""
 
@@ -72,7 +81,8 @@ def trial(
     Raises:
         NonFinite: The loss is not finite before any step.
         InvalidProblem: Copies cannot be trained by this loss, or the optimizer belongs to another model.
-        Unsupported: The model cannot be copied, or hooks change the optimizer's step.
+        Unsupported: The model cannot be copied, hooks change the optimizer's step, or the loss weighs its terms by what
+            the model draws, so that its course tells nothing.
     """
     report = progress or (lambda _what, _share: None)
     optimizer = None if optimizer is None else unwrapped(optimizer)
@@ -80,18 +90,40 @@ def trial(
     batches, in_pass = mini_batches(
         problem, sys.maxsize if isinstance(optimizer, LBFGS) else MOST_EXAMPLES, batches=_mini_batch_count(most)
     )
+    failures = Failures()
     with _training(problem, batches, optimizer, in_pass) as trainer:
         allowed = Allowance(trainer, problem.batch_count / in_pass, most, seconds)
         start = trainer.start()
         before = tuple(start.evaluate())
         if not all(map(math.isfinite, before)):
             raise NonFinite("the loss is NaN or infinite before any step, so there is nothing to try.")
+        what, spent = "whether the loss can be compared over time", start.problem.cost
+        is_drawn = failures.attempt(what, lambda: weighs_by_itself(start.problem), False)
+        trainer.cost += start.problem.cost - spent
+        if is_drawn:
+            raise Unsupported(
+                "the loss weighs its terms by what the model itself draws or decides, such as returns of its actions: "
+                "it need not fall while the model gets better, so a few steps tell nothing."
+            )
         known = Trial(before, _constant(problem, start, batches, fmean(before)))
         own: Attempt | None = None
         others: list[Attempt] = []
         variants: dict[str, Attempt] = {}
+        crowded: Swamped | None = None
+        held_out: HeldOut | None = None
+        related = relation(problem), token_relation(problem)
         if optimizer is not None:
-            own, others, variants = Attempts(trainer, optimizer, in_pass, allowed, known, dropped, peak, report).make()
+            attempts = Attempts(trainer, optimizer, in_pass, allowed, known, dropped, peak, report)
+            own, others, variants = attempts.make()
+            if own.run.diverged_at is None:
+                crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts), None)
+            is_in_doubt = any(each is not None and each.best < BY_CHANCE for each in related) and not known.has_learned
+            if (
+                is_in_doubt
+                and known.outcome(own) == "learns"
+                and attempts.allows(attempts.long, "a test on other batches")
+            ):
+                held_out = _held_out(trainer, batches, attempts.long)
         report("a handful of examples", 0.8)
         trains = replace(known, own=own, others=tuple(others)).trains
         few = None
@@ -99,13 +131,32 @@ def trial(
         price = _handful_price(steps, examples_in(batches[0])) + 2 * len(batches) / 3  # and both modes below
         if allowed.has(price, "a handful of examples", keep=spare if trains else 0.0):
             with Undropped(dropped) if dropped else contextlib.nullcontext():
-                few = _few(problem, batches[0], in_pass, steps)
+                few = _few(problem, batches[0], in_pass, steps, failures)
+        of_one_point = None
+        if few is not None and is_suspect(known, own) and sees_pairs(start, batches[0]):
+            of_one_point = loss_of_one_point(start.problem, batches[0])
+            if allowed.has(price, "a handful of examples in training mode"):
+                few = replace(few, paired=_few_worth(problem, batches[0], in_pass, few))
         report("what inputs tell of targets", 0.95)
         modes = _modes(trainer)
     size = examples_in(batches[0]) if share_examples(batches[0]) else None
-    related = relation(problem), token_relation(problem)
     left_out = tuple(allowed.left_out)
-    return Trial(before, known.constant, own, tuple(others), variants, few, modes, *related, size, left_out)
+    return Trial(
+        before,
+        known.constant,
+        own,
+        tuple(others),
+        variants,
+        few,
+        modes,
+        *related,
+        size,
+        left_out,
+        failures.recorded,
+        held_out,
+        crowded,
+        of_one_point,
+    )
 
 
 def trial_price(batch_size: int, batches: int, most: float = math.inf) -> float:
@@ -160,7 +211,7 @@ def _training(
         problem.count_copies(Cost(trainer.cost.forwards * share, trainer.cost.backwards * share))
 
 
-def _few(problem: Problem, batch: Batch, in_pass: float, steps: int) -> Handful | None:
+def _few(problem: Problem, batch: Batch, in_pass: float, steps: int, failures: Failures) -> Handful | None:
     """Whether a few examples can be fitted: at two rates for a while, then at the better one."""
     examples = handful(problem, batch, FEW)
     count = None if examples is batch else examples_in(examples)
@@ -184,11 +235,43 @@ def _few(problem: Problem, batch: Batch, in_pass: float, steps: int) -> Handful 
             opposite.run(len(best.losses))
             uphill = opposite.evaluate()[0]
         constant = _constant(problem, start, [examples], before)
-        lost, spent = None, best.problem.cost
-        with contextlib.suppress(Exception):  # the user's code may refuse other weights, or to be recorded
-            lost = lost_slope(best.problem)
+        spent = best.problem.cost
+        lost = failures.attempt("whether every term of the loss has a gradient", lambda: lost_slope(best.problem), None)
         trainer.cost += best.problem.cost - spent
         return Handful(count, lr, before, best.evaluate()[0], constant, best.as_run, uphill, lost)
+
+
+def _held_out(trainer: CopyTrainer, batches: Sequence[Batch], steps: int) -> HeldOut | None:
+    """Train on half of the batches and test on the others; None if there are fewer than two of each."""
+    half, problem = len(batches) // 2, trainer.problem
+    if half < 2:
+        return None
+    one_half = CopyTrainer(Problem(problem.model, problem.loss, list(batches[:half])), trainer.optimizer)
+    run = one_half.start()
+    others = Problem(run.model, problem.loss, list(batches[half:]))
+    with others.measuring():
+        before = float(others.mean_loss())
+    run.run(steps)
+    with others.measuring():
+        unseen = float(others.mean_loss())
+    seen = fmean(run.evaluate())
+    trainer.cost += one_half.cost + others.cost
+    return HeldOut(seen, unseen, before)
+
+
+def _few_worth(problem: Problem, batch: Batch, in_pass: float, few: Handful) -> Paired | None:
+    """What the outputs on the same examples are worth after the same run in training mode, with all that is drawn.
+
+    A model that adds noise in training, as a variational autoencoder does, may tell examples apart without it only.
+    """
+    examples = handful(problem, batch, FEW)
+    in_pass *= examples_in(batch) / examples_in(examples)
+    with _training(problem, [examples], _adam(problem), in_pass) as trainer:
+        run = trainer.start(few.lr)
+        with contextlib.suppress(Exception):  # weights may be outside of what the user's code takes
+            run.run(len(few.run.losses))
+            return worth(run, examples)
+    return None
 
 
 def _modes(trainer: CopyTrainer) -> tuple[float, float] | None:

@@ -9,8 +9,10 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Literal
 
+from wellcond.diagnosis.inspection.failures import InspectionFailure
 from wellcond.diagnosis.labels import Relation
 from wellcond.diagnosis.learned import LEARNED, has_learned
+from wellcond.diagnosis.probes.paired import Paired
 from wellcond.training.run import Run
 
 Outcome = Literal["learns", "falls", "flat", "rises", "diverges"]
@@ -55,6 +57,7 @@ class Attempt:
         lost: Share of the weights with a gradient that are as they were after the first steps, because each step was
             below their precision; NaN if it was not counted.
         most_lost: The parameter with most of these weights; "" if they were not counted.
+        paired: What its outputs on the first batch are worth at the end; None for a short run, or if that is not known.
     """
 
     factor: float
@@ -64,6 +67,7 @@ class Attempt:
     after: tuple[float, ...]
     lost: float = math.nan
     most_lost: str = ""
+    paired: Paired | None = None
 
     @property
     def loss(self) -> float:
@@ -85,6 +89,8 @@ class Handful:
         uphill: Loss after the same number of steps up the gradient; None where the loss did not plunge.
         lost_slope: Share of the loss's slope, after the last step, that its gradient does not have; None if every term
             of the loss has a gradient.
+        paired: What the outputs are worth after the same steps in training mode; None where that was not in question,
+            because the network's own run tells examples apart, or if it is not known.
     """
 
     examples: int | None
@@ -95,6 +101,7 @@ class Handful:
     run: Run
     uphill: float | None = None
     lost_slope: float | None = None
+    paired: Paired | None = None
 
     @property
     def fall(self) -> float:
@@ -123,6 +130,45 @@ def plunges(losses: Sequence[float]) -> bool:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """Mean losses of batches that a run with the optimizer as it is was trained on, and of others.
+
+    Attributes:
+        seen: Loss of the first after the run.
+        unseen: Loss of the others after the run.
+        before: Loss of the others before it.
+    """
+
+    seen: float
+    unseen: float
+    before: float
+
+    @property
+    def is_memorized(self) -> bool:
+        """Whether what was learned of the examples that were seen is of no use for others."""
+        return self.seen < LEARNED * self.before and self.unseen >= self.before
+
+
+@dataclass(frozen=True)
+class Swamped:
+    """A term that stands still next to others which have fallen to nothing.
+
+    Attributes:
+        before: Its value at the start.
+        together: Its value after the run with all terms.
+        alone: Its value after a run of the same length with this term only.
+        others_before: Sum of the other terms at the start.
+        others_after: Their sum after the run with all terms.
+    """
+
+    before: float
+    together: float
+    alone: float
+    others_before: float
+    others_after: float
+
+
+@dataclass(frozen=True)
 class Trial:
     """What short runs do. All begin at the weights as they are and see the same batches in the same order.
 
@@ -138,6 +184,11 @@ class Trial:
         token_relation: Whether the tokens of a sequence predict the labels of its positions; None for other data.
         examples: Examples in a mini-batch; None if not all tensors count them.
         left_out: What was not tried, because the steps or the seconds did not suffice.
+        failures: What could not be tried, and why.
+        held_out: Run on half of the batches, tested on the others; None where it was not needed.
+        swamped: A term of the loss that others keep from being learned; None if there is none.
+        of_one_point: Loss of the first batch at the start if all examples had the same outputs, where the loss depends
+            on which example outputs belong to; None where that was not in question.
     """
 
     before: tuple[float, ...]
@@ -151,6 +202,10 @@ class Trial:
     token_relation: Relation | None = None
     examples: int | None = None
     left_out: tuple[str, ...] = ()
+    failures: tuple[InspectionFailure, ...] = ()
+    held_out: HeldOut | None = None
+    swamped: Swamped | None = None
+    of_one_point: float | None = None
 
     @property
     def loss(self) -> float:

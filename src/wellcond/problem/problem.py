@@ -90,8 +90,9 @@ class Problem:
         """A problem whose loss comes from a training step: DQN, SimCLR, DDPM, several losses, a Lightning module.
 
         All that needs a loss, layers and gradients works: `diagnose`, `suggest_lr`, `treat`, `max_lr`, the Hessian,
-        conditioning, neurons. What compares outputs with targets does not, and says so: GGN, Fisher, and the checks of
-        outputs and targets in a diagnosis.
+        conditioning, neurons. A diagnosis compares outputs with targets if the step calls the model once, and its loss
+        is one of these outputs and of tensors of the batch. What else needs both does not work, and says so: GGN and
+        Fisher.
 
         Args:
             model: The model that is trained. Copies of it are trained by the same step, so the step must use the model

@@ -113,6 +113,13 @@ def _backward_refused(model: nn.Module) -> Iterator[None]:
             p.grad = gradient
 
 
+def as_inputs(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The arguments of a call of the model, in the form that inputs have in a problem's batches."""
+    if kwargs:
+        return dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+    return args[0] if len(args) == 1 and not isinstance(args[0], (tuple, list, Mapping)) else args
+
+
 def arguments_in(model: nn.Module, run: Callable[[], Any]) -> Any:
     """What a step calls the model with, the first time: inputs in the form that a problem's batches have.
 
@@ -126,10 +133,7 @@ def arguments_in(model: nn.Module, run: Callable[[], Any]) -> Any:
     calls: list[Any] = []
 
     def note(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not kwargs:
-            calls.append(args[0] if len(args) == 1 and not isinstance(args[0], (tuple, list, Mapping)) else args)
-        else:
-            calls.append(dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments))
+        calls.append(as_inputs(model, args, kwargs))
 
     with torch.no_grad(), bracketed([model], note, lambda _module, _output: None):
         run()

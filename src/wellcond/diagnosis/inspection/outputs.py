@@ -61,6 +61,7 @@ class OutputFacts:
         coded_dim: The only dimension that can be that of the classes, by the targets: one that targets of classes do
             not have, or in which targets are one-hot codes.
         normalized_dims: Dimensions over which the outputs, or their exponentials, sum to one.
+        share_of_other_sums: Share of the targets, of the same shape, that do not sum to one over these dimensions.
     """
 
     shape: tuple[int, ...]
@@ -95,6 +96,7 @@ class OutputFacts:
     share_outside: float
     coded_dim: int | None = None
     normalized_dims: frozenset[int] = frozenset()
+    share_of_other_sums: float = 0.0
 
 
 RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf),
@@ -156,6 +158,7 @@ def output_facts(
         is_paired = target.is_floating_point() or references.shape == values.shape
         is_outside = ((references < low - MARGIN) | (references > high + MARGIN)) & is_paired
     dim = None if dim is None else dim if dim >= 0 else dim + outputs.dim()
+    normalized = frozenset(dim for dim in range(values.dim()) if _is_normalized(values, dim))
     return OutputFacts(
         shape=tuple(outputs.shape),
         target_shape=None if target is None else tuple(target.shape),
@@ -190,7 +193,8 @@ def output_facts(
         high_target=float(references.max()) if references is not None and references.numel() else math.nan,
         share_outside=float(is_outside.double().mean()),
         coded_dim=None if target is None else _coded_dim(values, target),
-        normalized_dims=frozenset(dim for dim in range(values.dim()) if _is_normalized(values, dim)),
+        normalized_dims=normalized,
+        share_of_other_sums=0.0 if target is None else _share_of_other_sums(values, target, normalized),
     )
 
 
@@ -214,6 +218,13 @@ def _is_normalized(outputs: Tensor, dim: int) -> bool:
         return False
     sums = outputs.sum(dim) if bool((outputs >= 0).all()) else outputs.exp().sum(dim)
     return bool(((sums - 1).abs() < ROUNDED_SUM).all())
+
+
+def _share_of_other_sums(outputs: Tensor, target: Tensor, dims: Iterable[int]) -> float:
+    if target.shape != outputs.shape or bool((outputs < 0).any()):
+        return 0.0
+    sums = [target.double().sum(dim).flatten() for dim in dims if dim > 0]
+    return float(((torch.cat(sums) - 1).abs() > MARGIN).double().mean()) if sums else 0.0
 
 
 def _names(nodes: Iterable[Node]) -> frozenset[str]:

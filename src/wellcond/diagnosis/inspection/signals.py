@@ -19,7 +19,7 @@ from torch.autograd.graph import Node
 from wellcond.diagnosis.inspection.attention import Attention, OfOne, SeenAttention
 from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.network.calling import tensors_in
-from wellcond.network.graph import nearest_before
+from wellcond.network.graph import leaves_of, nearest_before
 from wellcond.network.layers import feature_dim, rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.rectified import FUNCTIONS as PERHAPS_RELU
@@ -68,6 +68,8 @@ class Signal:
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ for every step t of a recurrent layer, or ‖∂ℓ/∂h_t‖ of the outputs of
             a layer that is called again and again, such as a cell in a loop; None for others.
         after: Layers with weights that are the last ones before it, by the graph; several where paths meet.
+        is_after_parameters: Whether trainable parameters other than a layer's come before it, as those of a recurrence
+            that the model writes out; False where another layer comes before it.
         is_blank: Whether it gives every example the same although its inputs differ, as a norm over single values does.
         taken: RMS of what differs between the examples in its input, for a layer with a weight.
         phase: The same of the argument of a sine or cosine after it; None if there is none.
@@ -91,6 +93,7 @@ class Signal:
     sensitivity: float | None = None
     gradient_over_time: Tensor | None = None
     after: tuple[str, ...] = ()
+    is_after_parameters: bool = False
     is_blank: bool = False
     taken: float | None = None
     phase: float | None = None
@@ -161,6 +164,7 @@ class Signals:
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._nodes: dict[str, list[Node]] = {}
         self._after: dict[str, tuple[str, ...]] = {}
+        self._after_parameters: set[str] = set()
         self._phases: dict[str, float] = {}
         self._attention = SeenAttention()
         self._last: str = ""
@@ -186,6 +190,7 @@ class Signals:
             yield
         with self._failures.recording("the order of the layers"):
             self._after = self._after or nearest_before(self._nodes)
+            self._after_parameters |= {name for name, after in self._after.items() if not after and self._is_fed(name)}
         self._nodes.clear()
 
     def signals(self) -> list[Signal]:
@@ -194,7 +199,16 @@ class Signals:
         signals = [
             each if each.is_nonlinearity else replace(each, phase=self._phases.get(each.name)) for each in signals
         ]
-        return [replace(each, after=self._after.get(each.name, ())) if each.is_weighted else each for each in signals]
+        return [
+            replace(
+                each,
+                after=self._after.get(each.name, ()),
+                is_after_parameters=each.name in self._after_parameters,
+            )
+            if each.is_weighted
+            else each
+            for each in signals
+        ]
 
     def attention(self) -> list[Attention]:
         """All softmaxes and attention kernels, in the order of the forward pass."""
@@ -207,6 +221,11 @@ class Signals:
     def softmaxes_of_one(self) -> list[OfOne]:
         """All softmaxes over a dimension of size one."""
         return self._attention.of_one
+
+    def _is_fed(self, name: str) -> bool:
+        """Whether parameters other than a layer's own lead to its outputs."""
+        leaves = {leaf for leaf in leaves_of(self._nodes.get(name, ())) if isinstance(leaf, nn.Parameter)}
+        return not leaves <= set(self._weighted[name].parameters())
 
     def _on_entry(self, module: nn.Module, _args: Any, _kwargs: Any) -> None:
         name = self._names[module]

@@ -41,6 +41,8 @@ class Sight:
         is_unpaired: Whether it stays the same if the targets are given to other examples, though it uses them.
         ignores_targets: Whether it stays the same whatever the targets are.
         is_crossed: Whether the outputs of the first example are compared with another one's target, not with its own.
+        is_scattered: Whether the class of one place is compared with outputs of several places.
+        rewards_wrong: Whether it is bounded, and lower for outputs on the wrong side of binary targets.
         is_even: Whether it stays the same if all outputs change their sign.
         ignores_scale: Whether it stays the same if all outputs are multiplied by one number.
         ignores_negative: Whether it depends on no output below zero, but on others.
@@ -56,6 +58,8 @@ class Sight:
     is_unpaired: bool
     ignores_targets: bool
     is_crossed: bool
+    is_scattered: bool
+    rewards_wrong: bool
     is_even: bool
     ignores_scale: bool
     ignores_negative: bool
@@ -104,8 +108,10 @@ def sight(subject: Subject) -> Sight | None:
         is_by_example=is_by_example,
         has_penalty=has_penalty,
         is_unpaired=is_unpaired,
-        ignores_targets=are_same(moved) and are_same(same),
+        ignores_targets=are_same(moved) and are_same(same) and not _sees_targets(exchanged),
         is_crossed=is_by_example and not is_unpaired and _is_crossed(exchanged, outputs),
+        is_scattered=_is_scattered(exchanged, outputs),
+        rewards_wrong=is_bounded and _rewards_wrong(exchanged),
         is_even=are_same([exchanged.loss(-outputs)]),
         ignores_scale=are_same([exchanged.loss(FAR * outputs)]),
         ignores_negative=slopes is not None and _is_zero_below(around_zero, slopes),
@@ -151,6 +157,14 @@ def _with_one_target(exchanged: ExchangedOutputs, outputs: Tensor) -> Iterator[f
         yield exchanged.loss(outputs, repeated)
 
 
+def _sees_targets(exchanged: ExchangedOutputs) -> bool:
+    """Whether targets matter at the model's own outputs: at those of the size of counts, an exponential hides them."""
+    value = exchanged.loss()
+    return any(
+        abs(each - value) > EQUAL * max(abs(value), 1e-6) for each in _with_one_target(exchanged, exchanged.outputs)
+    )
+
+
 def _is_by_example(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
     half = len(outputs) // 2
     first, second = map(exchanged.gradient, (outputs, torch.cat([outputs[:half], -outputs[half:].flip(0)])))
@@ -171,6 +185,44 @@ def _is_crossed(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
         return False
     change = (after - before).flatten(1).norm(dim=1) if outputs.dim() > 1 else (after - before).abs()
     return float(change[0]) <= EQUAL * float(change.max()) and bool(change.any())
+
+
+def _is_scattered(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
+    """Whether another class for one place changes gradients at several places, though at no more than classes.
+
+    A softmax over the classes changes those of one place, and an overlap of whole images those of all places.
+    """
+    targets = exchanged.targets
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dim() < 2:
+        return False
+    last, second = (*targets.shape, outputs.shape[-1]), (len(targets), *outputs.shape[1:2], *targets.shape[1:])
+    dims = [dim for dim, shape in ((-1, last), (1, second)) if tuple(outputs.shape) == shape]
+    before = exchanged.gradient(outputs) if dims else None
+    classes = torch.unique(targets[targets >= 0])
+    if before is None or len(classes) < 2:
+        return False
+    places = (before.movedim(dims[0], -1).any(-1) & (targets >= 0)).flatten().nonzero().flatten()
+    if not len(places):
+        return False
+    place, others = places[len(places) // 2], targets.flatten().clone()
+    others[place] = classes[classes != others[place]][0]
+    after = ExchangedOutputs(exchanged.problem, outputs, others.view_as(targets)).gradient(outputs)
+    if after is None or torch.equal(after, before):
+        return False
+    changed = (after - before).abs() > EQUAL * (after - before).abs().max()
+    return all(1 < int(changed.any(dim).sum()) <= outputs.shape[dim] for dim in dims)
+
+
+def _rewards_wrong(exchanged: ExchangedOutputs) -> bool:
+    """Whether logits that are sure of the opposite of binary targets have a clearly lower loss than right ones."""
+    outputs, targets = exchanged.outputs, exchanged.targets
+    if not isinstance(targets, Tensor) or targets.shape != outputs.shape:
+        return False
+    if not bool(((targets == 0) | (targets == 1)).all()) or bool((targets == targets.reshape(-1)[0]).all()):
+        return False
+    sure = SURE * (2 * targets.to(outputs) - 1)
+    right, wrong = exchanged.loss(sure), exchanged.loss(-sure)
+    return right > wrong + 0.5 * max(abs(right), abs(wrong))
 
 
 def _is_zero_below(outputs: Tensor, slopes: Tensor) -> bool:

@@ -197,11 +197,12 @@ def compared(subject: Subject, layout: Layout) -> Compared | None:
         return None  # each layout that is tried takes a pass
     if not any(True for _ in layout.grids(subject.outputs, SPARE)) or (before := subject.once(loss_gradient)) is None:
         return None
-    steps = grid.shape[1]
-    for step in dict.fromkeys((steps // 2, steps // 4, 3 * steps // 4)):
+    # where all examples have the same target, as in padding, there is none to exchange
+    steps = (grid != _of_others(grid)).transpose(0, 1).flatten(1).any(1).nonzero().flatten().tolist()
+    for step in dict.fromkeys(steps[len(steps) * quarter // 4] for quarter in (2, 1, 3) if steps):
         changed = target.clone()
         next(layout.grids(changed, 1))[:, step] = _of_others(grid)[:, step]
-        if torch.equal(changed, target) or (after := loss_gradient(subject, changed)) is None:
+        if (after := loss_gradient(subject, changed)) is None:
             continue
         pairs = zip(layout.grids(before, SPARE), layout.grids(after, SPARE), strict=True)
         for which, (first, second) in enumerate(pairs):

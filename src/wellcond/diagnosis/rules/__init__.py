@@ -39,6 +39,7 @@ from wellcond.diagnosis.rules import (  # noqa: F401
     sorted_batches,
     summed_loss,
     symmetric_initialisation,
+    term_dominates,
     unscaled_input,
     unscaled_target,
     vanishing_gradient,

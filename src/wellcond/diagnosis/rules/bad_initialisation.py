@@ -89,6 +89,8 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     last = weighted[-1].name if weighted else ""
     name = next((s.name for s in weighted if s.rms > LARGE_SIGNAL.at and not is_embedding(s)), last)
     gain = max((w.gain or 0.0 for w in inspection.weights if w.layer == name), default=0.0)
+    if weighted and weighted[-1].rms < LARGE_SIGNAL.at < output.rms:  # it grows after the last layer
+        name = _largest_own(evidence, inspection) or name
     if any(map(is_trained, inspection.weights)) and not LARGE_GAIN.is_warning(gain):
         return
     classes = output.classes or 2
@@ -109,6 +111,18 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         if output.rms > 1
         else "# compare the outputs with the labels: they are small, and yet sure of a wrong answer",
     )
+
+
+def _largest_own(evidence: Evidence, inspection: Inspection) -> str:
+    """The name of the matrix of the model's own that scales signals most; "" if none does much."""
+    shapes = {w.name: evidence.problem.model.get_parameter(w.name).shape for w in inspection.weights}
+    gains = {
+        w.name: w.rms * math.sqrt(min(shapes[w.name]))
+        for w in inspection.weights
+        if w.role == "other" and len(shapes[w.name]) > 1
+    }
+    largest = max(gains, key=lambda name: gains[name], default="")
+    return largest if gains.get(largest, 0.0) > OWN_GAIN.at else ""
 
 
 @rule("bad-initialisation")

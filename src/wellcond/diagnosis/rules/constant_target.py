@@ -20,6 +20,7 @@ FEW_CLASSES = Condition(
     "classes", 2, origin="one of two classes may be as rare as fraud; all but one of three or more are not"
 )
 
+SOLVED = Condition("loss after the trial / before", 0.01, origin="no task is learned in some fifty steps")
 IMAGES = 4
 """Dimensions of a batch of images."""
 
@@ -30,7 +31,8 @@ def constant_target(evidence: Evidence) -> Iterator[Finding]:
 
     Severe for labels of three classes or more. A warning for two, of which one may be rare, for targets per pixel or
     token, and for numbers. A note for numbers that are all 0 or all 1: a GAN's labels, or a residual that is to vanish;
-    but severe if they are masks of the size of the images: those of a GAN are coarser.
+    but severe if they are masks of the size of the images: those of a GAN are coarser. A warning if the loss is a
+    binary cross-entropy, all of the model is trained, and a few steps take the loss to a hundredth.
     """
     inspection = evidence.inspection
     if inspection is None or len(inspection.targets) != 1:
@@ -40,7 +42,7 @@ def constant_target(evidence: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         rule="constant-target",
-        severity=_severity(inspection, fact),
+        severity=_severity(evidence, inspection, fact),
         basis="proven",
         summary=f"all {fact.examples} {fact.name} that were read are {number(fact.low)}: a constant output is right.",
         evidence={"examples": float(fact.examples), "target": fact.low},
@@ -50,7 +52,23 @@ def constant_target(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _severity(inspection: Inspection, fact: TensorFacts) -> Severity:
+def _is_solved(evidence: Evidence, inspection: Inspection) -> bool:
+    """Whether labels are right at once, without a judge among the frozen weights, as a generator has."""
+    own = None if evidence.trial is None else evidence.trial.own
+    is_binary = inspection.output is not None and inspection.output.loss_kind in ("bce", "bce-logits")
+    is_whole = all(w.is_trainable for w in inspection.weights)
+    return (
+        is_binary
+        and is_whole
+        and own is not None
+        and evidence.trial is not None
+        and own.loss < SOLVED.at * evidence.trial.loss
+    )
+
+
+def _severity(evidence: Evidence, inspection: Inspection, fact: TensorFacts) -> Severity:
+    if not fact.is_index and _is_solved(evidence, inspection):
+        return "warning"
     if not fact.is_index:
         is_mask = any(len(each.shape) == IMAGES and each.shape[2:] == fact.shape[-2:] for each in inspection.inputs)
         return ("severe" if is_mask else "note") if fact.is_binary else "warning"

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.reading import hidden_layers, sequences
+from wellcond.diagnosis.reading import hidden_layers, read_sequences
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
-from wellcond.diagnosis.threshold import Threshold
+from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.network.norms import is_norm
 from wellcond.results import number
 from wellcond.results.quantities import SENSITIVITY
@@ -21,11 +21,19 @@ RATIO = Threshold(
     "largest ‖∂ℓ/∂h‖·‖h‖ of a hidden layer / that of the last hidden layer", 1e4, 1e6,
     healthy=("sensitivity: first / last layer",), origin="healthy networks reach 46",
 )  # fmt: skip
+GRADUAL = Condition(
+    "logarithm of the growth half-way back in time / of all of it", 0.2,
+    origin="0.5 where every step multiplies by the same factor, 0 where one place is read",
+)  # fmt: skip
 
 
 @rule("exploding-gradient", quantity=SENSITIVITY)
 def exploding_gradient(evidence: Evidence) -> Iterator[Finding]:
-    """Gradients that grow on the way back, through layers or through time: severe from a million-fold."""
+    """Gradients that grow on the way back, through layers or through time: severe from a million-fold.
+
+    Through time they grow step by step. Those of a network that reads one place, such as a class token, are large there
+    alone; and those of padded steps, if there are any, are small for a good reason, so time is left out.
+    """
     inspection = evidence.inspection
     if inspection is None:
         return
@@ -40,10 +48,12 @@ def exploding_gradient(evidence: Evidence) -> Iterator[Finding]:
             has_norms = any(map(is_norm, evidence.problem.model.modules()))
             treatment = "unit-signals" if has_norms else "batchnorm"
             yield _finding(evidence, most.name, ratio, summary, treatment, RATIO.limits(last))
-    for name, over_time in sequences(evidence):
+    is_padded = evidence.behavior is not None and evidence.behavior.padding is not None
+    for name, over_time in () if is_padded else read_sequences(evidence):
         late = float(over_time[-max(1, len(over_time) // 10) :].max())
         ratio = float(over_time.max()) / late if late > 0 else 0.0
-        if RATIO.is_warning(ratio):
+        half_way = float(over_time[len(over_time) // 4 : -(len(over_time) // 4) or None].median())
+        if RATIO.is_warning(ratio) and half_way > late * ratio**GRADUAL.at:
             summary = (
                 f"over the {len(over_time)} steps of {name or 'the sequence'} the gradient grows to {number(ratio)} "
                 "times that of the last steps."

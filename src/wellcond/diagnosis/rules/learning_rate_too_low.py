@@ -47,6 +47,9 @@ AT_FULL_RATE = Threshold(
     origin="a tenth of an ordinary short run of 1,000 steps; the healthy networks of the benchmarks need 1 to 1,000 to "
     "fall by a tenth",
 )  # fmt: skip
+EPOCHS = Condition(
+    "the same, where steps may be epochs", 2.5, origin="StepLR(1, gamma=0.7), once per epoch, is worth 3.3 epochs"
+)
 LITTLE = Condition("rate / the highest one", 0.01, origin="a step there is worth a hundredth of one at the highest")
 ANY_FALL = Condition("fall of the loss / loss", 1e-9, origin="below it there is no speed to extrapolate")
 NOT_BELOW_START = Condition("loss after / loss before", 0.98, origin="where the loss of a constant is not known")
@@ -125,7 +128,8 @@ def soon_over(evidence: Evidence) -> Iterator[Finding]:
     """A schedule whose rates, all together, are as much as a hundred steps at the highest, and which never ends.
 
     Severe if it is stepped as often as the optimizer, and the network has not learned yet; a note if the training has
-    not begun, because such a schedule is ordinary if it is stepped once per epoch. Schedules that end at zero, or rise
+    not begun, because such a schedule is ordinary if it is stepped once per epoch, but a warning if it is worth less
+    than 2.5 steps. Schedules that end at zero, or rise
     again, have the length that they are meant to have.
     """
     schedule = evidence.schedule
@@ -140,7 +144,7 @@ def soon_over(evidence: Evidence) -> Iterator[Finding]:
     when = "It is stepped" if schedule.is_per_batch else "If it is stepped"
     yield Finding(
         rule="learning-rate-too-low",
-        severity="severe" if schedule.is_per_batch else "note",
+        severity="severe" if schedule.is_per_batch else "warning" if schedule.at_full_rate < EPOCHS.at else "note",
         basis="proven",
         summary=f"the schedule is at {number(schedule.rates[falls])}, a hundredth of {number(highest)}, "
         f"after {falls} steps, and all that come are worth {number(schedule.at_full_rate)} steps at the highest rate.",

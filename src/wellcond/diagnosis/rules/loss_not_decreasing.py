@@ -37,6 +37,16 @@ TRIED = Condition(
     origin="its own, ten and a hundred times that: sound networks that start slowly do not reach 3 % at two",
 )  # fmt: skip
 
+EXCHANGED = Condition(
+    "(loss with the outputs of other examples − loss) / the larger, after its own run", 0.05,
+    origin="0.1 to 1 in healthy networks; 0.01 in those that start slowly",
+)  # fmt: skip
+NOT_APART = Threshold(
+    "the same of eight examples trained with Adam in training mode", math.nan, 0.15, bad="below",
+    origin="0.8 to 1 in healthy networks, also in those that start slowly; below 0.1 in autoencoders whose code is all "
+    "noise",
+)  # fmt: skip
+
 
 @rule("loss-not-decreasing", quantity=TRAINING_LOSS)
 def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
@@ -94,6 +104,45 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         if is_lost
         else "# look at the model's forward, the loss and the labels: the rate is not what is wrong",
         rows=run_rows(trial, *(() if own is None else (own,))),
+    )
+
+
+@rule("loss-not-decreasing", quantity=TRAINING_LOSS)
+def tells_nothing_apart(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that falls, but as much if every example has the outputs of another one.
+
+    Severe if giving outputs to other examples changes the loss by less than 5 % after the network's own run, and by
+    less than 15 % after a run of Adam on eight examples: what falls is a penalty, such as a KL term or a decay, or a
+    variance; of the examples nothing is learned. A loss that does not depend on which example outputs belong to, as
+    that of a generator, is not judged.
+    """
+    trial = evidence.trial
+    own, few = (None, None) if trial is None else (trial.own, trial.few)
+    if trial is None or trial.has_learned or own is None or few is None or own.paired is None or few.paired is None:
+        return
+    if own.paired.gain >= EXCHANGED.at or not NOT_APART.is_severe(few.paired.gain):
+        return
+    yield Finding(
+        rule="loss-not-decreasing",
+        severity="severe",
+        basis="tried",
+        summary=f"the loss goes from {number(trial.loss)} to {number(own.loss)} in {len(own.run.losses)} steps, but "
+        f"nothing is learned of the examples: with the outputs of others it is {number(own.paired.of_others)} instead "
+        f"of {number(own.paired.loss)}. Adam does not tell a handful of them apart either "
+        f"({number(few.paired.of_others)} instead of {number(few.paired.loss)}).",
+        evidence={
+            "loss before": trial.loss,
+            "loss after": own.loss,
+            "gain by the right outputs": own.paired.gain,
+            "the same of a handful": few.paired.gain,
+        },
+        limits=NOT_APART.limits(),
+        reason="A term that does not ask for the right answer outweighs the one that does, or cuts off what it needs: "
+        "a KL term that is summed where the reconstruction is averaged, a penalty of the weights, a variance that pays "
+        "for any error.",
+        remedy="# print each term of the loss: weigh down the penalty (KL, decay, variance) that outweighs the fit, "
+        "and look for what cuts off a gradient",
+        rows=run_rows(trial, own),
     )
 
 

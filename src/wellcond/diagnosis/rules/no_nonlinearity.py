@@ -82,12 +82,12 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
     """Two linear layers with nothing nonlinear between them, in a network that has nonlinearities elsewhere.
 
     By midpoints of examples. A warning if the first is wider than both ends, which is of no use in a product, or if the
-    trial shows that the network does not train; otherwise a note. Not reported: a first layer that is narrower than
-    both ends (a product of low rank), convolutions over several positions or with groups, whose product is none of
-    their kind, outputs that several layers read, such as queries and keys, and layers with a module between them that
-    has a matrix of its own, such as a recurrent layer.
+    trial shows that the network does not train, but fits a handful of examples; otherwise a note. Not reported: a first
+    layer that is narrower than both ends (a product of low rank), convolutions over several positions or with groups,
+    whose product is none of their kind, outputs that several layers read, such as queries and keys, and layers with a
+    module between them that has a matrix of its own, such as a recurrent layer.
     """
-    inspection = evidence.inspection
+    inspection, trial = evidence.inspection, evidence.trial
     linearity = None if evidence.behavior is None else evidence.behavior.linearity
     if inspection is None or linearity is None or linearity.is_affine or _are_full(inspection):
         return
@@ -107,7 +107,7 @@ def lost_between_two(evidence: Evidence) -> Iterator[Finding]:
             continue
         if readers.count(first.name) > 1 or first.units < min(ends):
             continue
-        fails = evidence.trial is not None and evidence.trial.trains is False
+        fails = trial is not None and trial.trains is False and trial.few is not None and trial.few.is_fitted
         yield Finding(
             rule="no-nonlinearity",
             layer=first.name,

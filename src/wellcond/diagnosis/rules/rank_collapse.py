@@ -27,6 +27,14 @@ LARGER_PART = Condition(
     "RMS of the last layer's bias / RMS of its outputs", 0.5, origin="the larger part of the outputs"
 )
 
+RIGHT_FOR_ALL = Condition(
+    "loss if all examples had the same outputs / loss", 0.01, origin="above 0.5 if outputs are compared with targets"
+)
+DRIVEN = Condition(
+    "loss after the run, also of other examples' outputs / loss before", 0.1,
+    origin="outputs of others are no better than at the start if the network tells examples apart",
+)  # fmt: skip
+
 
 @rule("rank-collapse", quantity=VARIATION)
 def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
@@ -87,6 +95,34 @@ def blank(evidence: Evidence) -> Iterator[Finding]:
                 remedy="# normalize over more than one value: fewer groups, all channels, or before the pooling",
             )
             return
+
+
+@rule("rank-collapse", quantity=VARIATION)
+def driven_to_one_point(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that is lowest where all examples have the same outputs, and a run that goes there.
+
+    Pairs that all belong together, without any that do not. Severe if the same outputs for all examples have less than
+    1 % of the loss, and the network's own run ends below 10 % of it, also with the outputs of other examples.
+    """
+    trial = evidence.trial
+    own = None if trial is None else trial.own
+    if trial is None or own is None or own.paired is None or trial.of_one_point is None:
+        return
+    if not 0 <= trial.of_one_point < RIGHT_FOR_ALL.at * trial.loss:
+        return
+    if max(own.paired.of_others, own.loss) > DRIVEN.at * trial.loss:
+        return
+    yield Finding(
+        rule="rank-collapse",
+        severity="severe",
+        basis="tried",
+        summary=f"training maps all examples to one point: the loss is {number(trial.of_one_point)} if they have the "
+        f"same outputs, and goes from {number(trial.loss)} to {number(own.loss)} in {len(own.run.losses)} steps, with "
+        f"the outputs of other examples to {number(own.paired.of_others)}.",
+        evidence={"loss of one point": trial.of_one_point, "loss before": trial.loss, "loss after": own.loss},
+        reason="A loss that only draws pairs together is lowest where all are one: nothing keeps others apart.",
+        remedy="# give the loss pairs that do not belong together (negatives), or targets that differ",
+    )
 
 
 def _is_offset(inspection: Inspection, last: Signal) -> bool:

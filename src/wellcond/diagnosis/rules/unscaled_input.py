@@ -111,7 +111,8 @@ def unscaled_on_the_way(evidence: Evidence) -> Iterator[Finding]:
     """Inputs of a first layer with an RMS above 4 (severe: 10) where those of the model have ordinary scales.
 
     A number that the model takes as a whole number, or makes of its inputs, is passed on as it is: a time step from 0
-    to 999 next to features of size 1. Not reported if the outputs of the layer have an RMS below 3.
+    to 999 next to features of size 1. Not reported if the outputs of the layer have an RMS below 3, or if parameters
+    that are no layer's come before it.
     """
     inspection, table = evidence.inspection, evidence.conditioning
     if inspection is None or table is None or _starts_with_norm(evidence, inspection):
@@ -121,7 +122,7 @@ def unscaled_on_the_way(evidence: Evidence) -> Iterator[Finding]:
     for signal in _first_layers(inspection):
         x = table[signal.name].x if signal.name in table else None
         rms = math.sqrt(x.trace / x.dimension) if x is not None and x.dimension else 0.0
-        if not RMS.is_warning(rms) or _fits(signal):
+        if not RMS.is_warning(rms) or _fits(signal) or signal.is_after_parameters:
             continue
         yield Finding(
             rule="unscaled-input",

@@ -83,14 +83,18 @@ def not_over_the_classes(evidence: Evidence) -> Iterator[Finding]:
     """Outputs that a softmax normalizes over another dimension than that of the classes.
 
     The classes are the only dimension that targets of classes do not have, or the one in which targets are one-hot
-    codes. Severe, or a warning if a trial shows that the network trains all the same. Cross-entropies and likelihoods
-    know their classes, and are another rule's.
+    codes. Severe, or a warning if a trial shows that the network trains all the same. Cross-entropies know their
+    classes, and log-probabilities by torch's own function too: they are another rule's.
     """
     inspection = evidence.inspection
     output = None if inspection is None else inspection.output
-    if inspection is None or output is None or output.class_dim is not None or output.coded_dim is None:
+    if inspection is None or output is None:
         return
-    if not output.normalized_dims or output.coded_dim in output.normalized_dims:
+    is_log = output.loss_kind == "nll" and output.tail[:1] not in (("Softmax",), ("LogSoftmax",))
+    classes = output.class_dim if is_log else output.coded_dim
+    if classes is None or not (is_log or output.class_dim is None):
+        return
+    if not output.normalized_dims or classes in output.normalized_dims:
         return
     weighted, dim = inspection.weighted(), min(output.normalized_dims)
     yield Finding(
@@ -99,8 +103,8 @@ def not_over_the_classes(evidence: Evidence) -> Iterator[Finding]:
         severity="warning" if evidence.trial is not None and evidence.trial.trains else "severe",
         basis="proven",
         summary=f"the softmax of the outputs goes over dimension {dim} of {list(output.shape)}, but the "
-        f"classes are dimension {output.coded_dim}.",
-        evidence={"dimension": float(dim), "dimension of the classes": float(output.coded_dim)},
+        f"classes are dimension {classes}.",
+        evidence={"dimension": float(dim), "dimension of the classes": float(classes)},
         reason="The probabilities of the classes then do not sum to one.",
-        remedy=f"# take the softmax over the classes: dim={output.coded_dim}",
+        remedy=f"# take the softmax over the classes: dim={classes}",
     )

@@ -27,6 +27,10 @@ OUTSIDE_UNIT = Threshold(
     0.02,
     origin="two per cent are left to rounding",
 )
+OTHER_SUMS = Threshold(
+    "share of targets that do not sum to one, for outputs that do", math.nan, 0.1, origin="as for a rounding in one of "
+    "ten: labels that exclude each other have none",
+)  # fmt: skip
 CLAMPED = Threshold(
     "share of values that the loss clamps before it takes their logarithm", math.nan, 0.2,
     origin="what is clamped gets no gradient; some extreme values are ordinary",
@@ -101,6 +105,28 @@ def _logs_outputs(output: OutputFacts) -> bool:
     makes_positive = {"Softmax", "Sigmoid", "Exp", "Softplus", "Logsumexp", "LogSoftmax"}
     is_bounded = output.tail[:1] in (("Softmax",), ("Sigmoid",), ("Exp",), ("Softplus",))
     return not (makes_positive & output.loss_operations) and (not is_bounded or (output.log_low or 0) <= 0)
+
+
+@rule("output-loss-mismatch")
+def one_of_several(evidence: Evidence) -> Iterator[Finding]:
+    """Probabilities that sum to one, as a softmax gives them, for targets that do not: several labels, or none.
+
+    Severe if it is so for a tenth of the examples, and the loss compares outputs and targets entry by entry.
+    """
+    if (both := outputs_of(evidence)) is None:
+        return
+    inspection, output = both
+    is_compared = output.loss_kind in ("bce", "squared") or vanishes_at_targets(output)
+    if is_compared and OTHER_SUMS.is_severe(output.share_of_other_sums):
+        yield mismatch(
+            inspection,
+            output,
+            f"the outputs of an example sum to one, and {output.share_of_other_sums:.0%} of the targets do not: "
+            "several labels are true at once, or none.",
+            "A softmax makes labels exclude each other: where two are true, neither probability gets above a half.",
+            "# take a sigmoid in place of the softmax: one probability for each label",
+            share_of_targets=output.share_of_other_sums,
+        )
 
 
 @rule("output-loss-mismatch")

@@ -55,6 +55,29 @@ def unpaired(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("output-loss-mismatch")
+def scattered(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that compares the class of one place with outputs of several: it reshapes where it should transpose.
+
+    Another class for one place of a sequence or an image changes gradients at several places. `logits.view(N, C, T)`
+    gives (N, T, C) outputs the shape that cross-entropy wants, but cuts across places and classes.
+    """
+    if (known := seen_by_loss(evidence)) is None or not known[2].is_scattered:
+        return
+    inspection, output, _ = known
+    yield mismatch(
+        inspection,
+        output,
+        f"the loss compares the target of one place with outputs of several places: it reshapes outputs of shape "
+        f"{list(output.shape)} where it should exchange two dimensions.",
+        "view and reshape keep the order of the numbers in memory: what was one class at all places becomes a part of "
+        "several classes at a few.",
+        "# exchange dimensions by transpose or permute: F.cross_entropy(outputs.transpose(1, 2), targets), or flatten "
+        "both: F.cross_entropy(outputs.flatten(0, 1), targets.flatten())",
+        layer="",
+    )
+
+
+@rule("output-loss-mismatch")
 def crossed(evidence: Evidence) -> Iterator[Finding]:
     """A loss that compares an example's outputs with the target of another: one of the two is reordered inside it.
 

@@ -93,6 +93,28 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("output-loss-mismatch")
+def minimized_score(evidence: Evidence) -> Iterator[Finding]:
+    """A bounded loss that is lower for outputs on the wrong side of binary targets: a score such as a dice or an IoU.
+
+    Outputs that are never below zero may be distances, which are small for what belongs together, and are not judged.
+    """
+    if (known := seen_by_loss(evidence)) is None or not known[2].rewards_wrong:
+        return
+    reach = None if evidence.behavior is None else evidence.behavior.reach
+    if reach is not None and reach.low >= 0:
+        return
+    inspection, output, _ = known
+    yield mismatch(
+        inspection,
+        output,
+        "the loss is lowest for outputs that are all on the wrong side of the targets, and highest for the right ones.",
+        "Minimizing a score, such as a dice or an overlap, makes the outputs worse: its complement is the loss.",
+        wrapped_loss("score", "1 - score(outputs, targets)"),
+        layer="",
+    )
+
+
+@rule("output-loss-mismatch")
 def upside_down(evidence: Evidence) -> Iterator[Finding]:
     """A loss that falls without a bound, ever faster, while steps up its gradient come to rest: its sign is wrong.
 

@@ -1,0 +1,55 @@
+"""term-dominates: a term of the loss that keeps another from being learned.
+
+Wrong: `mse(x, y).mean() + kl.sum()`. Right: both are means, or both are sums, over the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Threshold
+from wellcond.results import number
+from wellcond.results.quantities import TRAINING_LOSS
+
+ALONE = Threshold(
+    "the term after a run of its own / after the run with all terms", math.nan, 0.75, bad="below",
+    origin="a quarter is beyond the noise between two seeds",
+)  # fmt: skip
+
+
+@rule("term-dominates", quantity=TRAINING_LOSS)
+def term_dominates(evidence: Evidence) -> Iterator[Finding]:
+    """A term of the loss that falls to nothing while another stands still, although that one falls alone.
+
+    A divergence that is summed where the error is a mean, or a penalty with too large a factor: the best answer to it
+    is one that does not depend on the inputs. The other terms have fallen to a hundredth, this one falls by less than
+    3 % when the run goes on for half its length, and after a run of the same length without the others it is at 0.75
+    or less. Severe.
+    """
+    swamped = None if evidence.trial is None else evidence.trial.swamped
+    if swamped is None or not ALONE.is_severe(swamped.alone / swamped.together):
+        return
+    yield Finding(
+        rule="term-dominates",
+        severity="severe",
+        basis="tried",
+        summary=f"a term of the loss stays at {number(swamped.together)} while the others fall from "
+        f"{number(swamped.others_before)} to {number(swamped.others_after)}; without them it falls from "
+        f"{number(swamped.before)} to {number(swamped.alone)} in the same number of steps.",
+        evidence={
+            "term before": swamped.before,
+            "term with the others": swamped.together,
+            "term alone": swamped.alone,
+            "others before": swamped.others_before,
+            "others after": swamped.others_after,
+        },
+        limits=ALONE.limits(swamped.together),
+        reason="Steps follow the sum: a term whose gradient is far larger than another's is satisfied first, and what "
+        "satisfies it may leave nothing for the other to learn from. A posterior that equals the prior is an example.",
+        remedy="# make every term a mean over the same numbers, or give the term that falls to nothing a factor far "
+        "below 1, which may grow during training",
+    )

@@ -1,0 +1,75 @@
+"""Whether a term of the loss keeps the others from being learned: a short run with each, and without the rest."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wellcond.diagnosis.attempts import Attempts
+from wellcond.diagnosis.probes.terms import Operands, addends
+from wellcond.diagnosis.trial_result import Swamped
+from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import TrainingStep
+from wellcond.results import Cost
+from wellcond.training.copies import CopyTrainer
+
+SATISFIED = 0.01
+"""Share of their start to which the other terms must have fallen: they have all that they want."""
+STALLS = 0.97
+"""Share of its value from which on a term stands still: in a run that goes on for half its length."""
+
+
+def swamped(attempts: Attempts) -> Swamped | None:
+    """Compare a run with all terms, which it continues, with one of the term that has not been learned.
+
+    Args:
+        attempts: With the optimizer as it is, of which the run at its own rate has been made.
+
+    Returns:
+        None if the loss is no sum, the other terms have not fallen to a hundredth, or the term still falls.
+    """
+    trainer, own = attempts.trainer, attempts.trained
+    before, after = _values(trainer, trainer.start().problem), _values(trainer, own.problem)
+    if len(before) < 2 or len(before) != len(after) or min(*before, *after) < 0:
+        return None
+    which = max(range(len(after)), key=lambda k: after[k])
+    others_before, others_after = sum(before) - before[which], sum(after) - after[which]
+    if not others_after < SATISFIED * others_before:
+        return None
+    steps = len(own.losses)
+    if not attempts.allows(3 * steps // 2, "a run with one term of the loss"):
+        return None
+    own.run(steps // 2)
+    if own.diverged_at is not None or _values(trainer, own.problem)[which] < STALLS * after[which]:
+        return None
+    problem = trainer.problem
+    only = CopyTrainer(Problem(problem.model, _only(problem.loss, which), problem.source), trainer.optimizer)
+    run = only.start()
+    run.run(steps)
+    trainer.cost += only.cost
+    alone = _values(trainer, Problem(run.model, problem.loss, problem.source))[which]
+    return Swamped(before[which], after[which], alone, others_before, others_after)
+
+
+def _values(trainer: CopyTrainer, problem: Problem) -> list[float]:
+    """The terms of the first batch's loss."""
+    trainer.cost += Cost(forwards=1)
+    with problem.measuring(), contextlib.closing(problem.data()) as data, torch.enable_grad(), Operands() as recorded:
+        index, batch = next(data)
+        loss = problem.training_loss(index, batch)
+        return [float(each.detach()) for each in addends(loss, recorded.operands)]
+
+
+def _only(loss: Any, which: int) -> Any:
+    """A loss, or a training step, that returns one of the terms."""
+    of: Callable[..., Tensor] = loss.function if isinstance(loss, TrainingStep) else loss
+
+    def only(first: Any, second: Any) -> Tensor:
+        with Operands() as recorded:
+            return addends(of(first, second), recorded.operands)[which]
+
+    return TrainingStep(only) if isinstance(loss, TrainingStep) else only

@@ -1,0 +1,179 @@
+"""A training step taken apart: the inputs that it calls the model with, and its loss as a function of the outputs.
+
+Most steps are `loss(model(inputs), targets)` in other words. Then all that is known of outputs and targets is known of
+the step too: whether they fit each other, whether the inputs predict the targets, which loss a constant has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from wellcond.network.isolation.isolation import rng_kept, seed_generators
+from wellcond.network.isolation.snapshot import Snapshot, kept
+from wellcond.problem.batches import own_copies
+from wellcond.problem.loss.outputs import own_loss
+from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import NoTargets, Step, TrainingStep, as_inputs
+
+MOST_BATCHES: Final = 64
+"""Batches that are taken apart."""
+SEEDS: Final = (0, 1)
+"""With either, the loss of the same outputs is the same: what a step draws goes into the inputs alone."""
+SAME: Final = 1e-5
+"""Relative difference of two losses that are the same but for rounding."""
+
+
+class _Called(Exception):
+    """Ends a step where it calls the model."""
+
+
+class _InPlaceOfModel:
+    """What a step is called with: it can be called, and put into training mode, and has nothing else of a model."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward = forward
+        self.training = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> _InPlaceOfModel:
+        return self
+
+
+class StepLoss:
+    """The loss of a step for given outputs of the model.
+
+    Args:
+        function: `training_step(model, batch)`.
+        batch: A batch, whose other tensors stand in where the loss is asked for other targets.
+        targets: Places of the targets among its leaves.
+    """
+
+    def __init__(self, function: Step, batch: Any, targets: Sequence[int]) -> None:
+        self.function = function
+        self._leaves, self._form = tree_flatten(batch)
+        self._targets = tuple(targets)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    def __call__(self, outputs: Any, targets: Any) -> Any:
+        """The loss. Examples may be fewer than in the batch: tensors that are no targets are cut to their number."""
+        parts = targets if isinstance(targets, tuple) else (targets,)
+        count = next(len(t) for t in parts if isinstance(t, Tensor))
+        leaves = [_first(leaf, count) for leaf in self._leaves]
+        for place, target in zip(self._targets, parts, strict=True):
+            leaves[place] = target
+        calls = iter([outputs])
+        with kept(Snapshot([self.function])):
+            return own_loss(
+                self.function(_InPlaceOfModel(lambda *_, **__: next(calls)), tree_unflatten(leaves, self._form))
+            )
+
+    def targets_of(self, batch: Any) -> Any:
+        """The targets in another batch: a tensor, or several in a tuple."""
+        leaves = tree_flatten(batch)[0]
+        targets = tuple(leaves[place] for place in self._targets)
+        return targets if len(targets) > 1 else targets[0]
+
+
+def taken_apart(problem: Problem) -> Problem:
+    """The same problem as `loss(model(inputs), targets)`; the problem itself where it is none.
+
+    It is one if the step calls the model once and takes nothing else from it; if its loss, for the outputs of this
+    call, is the same whatever random numbers the step draws; and if that loss depends on tensors of the batch: these
+    are the targets. Inputs are what the model is called with, with the noise that the step has added.
+    """
+    if not isinstance(problem.loss, TrainingStep):
+        return problem
+    function = problem.loss.function
+    with contextlib.suppress(Exception), problem.measuring(), rng_kept(problem.device):
+        with contextlib.closing(problem.data()) as data:
+            batches = [batch for _, (batch, _) in islice(data, MOST_BATCHES)]
+        loss = _loss_of(problem, function, batches[0])
+        if loss is None:
+            return problem
+        pairs = [
+            (_inputs(problem, function, index, batch), loss.targets_of(batch)) for index, batch in enumerate(batches)
+        ]
+        return Problem(problem.model, loss, pairs, problem.batchnorm, dropout=problem.dropout)
+    return problem
+
+
+def _inputs(problem: Problem, function: Step, index: int, batch: Any) -> Any:
+    """What the step calls the model with."""
+    calls: list[Any] = []
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        calls.append(as_inputs(problem.model, args, kwargs))
+        raise _Called
+
+    seed_generators((problem.dropout or 0) + index, problem.device)
+    with contextlib.suppress(_Called), kept(Snapshot([function])), torch.enable_grad():
+        function(_InPlaceOfModel(note), own_copies(batch))
+    return calls[0]
+
+
+def _loss_of(problem: Problem, function: Step, batch: Any) -> StepLoss | None:
+    """The loss of the step; None if it is no function of the outputs of one call and of tensors of the batch."""
+    whole = _value(problem.training_loss(0, (batch, NoTargets)))  # raises if the step trains the model itself
+    returned: list[Any] = []
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        returned.append(problem.model(*args, **kwargs))
+        return returned[-1]
+
+    seed_generators(problem.dropout or 0, problem.device)
+    with kept(Snapshot([function], known=problem.model.modules())):
+        value = _value(own_loss(function(_InPlaceOfModel(noted), own_copies(batch))))
+    if len(returned) != 1 or not _is_same(value, whole):
+        return None
+    leaves = tree_flatten(batch)[0]
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
+
+    def at(others: Sequence[Any], seed: int = 0) -> float:
+        seed_generators(seed, problem.device)
+        every = StepLoss(function, batch, places)
+        try:
+            return _value(every(returned[0], own_copies(tuple(others[place] for place in places))))
+        except Exception:  # the user's loss may refuse other targets
+            return math.nan
+
+    if not all(_is_same(at(leaves, seed), whole) for seed in SEEDS):
+        return None
+    changed = {place: [*leaves[:place], _other(leaves[place]), *leaves[place + 1 :]] for place in places}
+    targets = [place for place, others in changed.items() if not _is_same(at(others), whole)]
+    return StepLoss(function, batch, targets) if targets else None
+
+
+def _value(loss: Any) -> float:
+    """A loss as a number; several terms are summed."""
+    return sum(float(term.detach()) for term in (loss.values() if isinstance(loss, Mapping) else (loss,)))
+
+
+def _is_same(value: float, other: float) -> bool:
+    return abs(value - other) <= SAME * max(abs(value), abs(other), SAME)
+
+
+def _other(tensor: Tensor) -> Tensor:
+    """Other values of the same kind, also where all are the same: shares stay shares, and indices in their range."""
+    if tensor.dtype == torch.bool:
+        return ~tensor
+    if tensor.is_floating_point():
+        return 0.5 * tensor + 0.25
+    low, high = int(tensor.min()), int(tensor.max())
+    return high + low - tensor if high > low else tensor + (1 if low <= 0 else -1)
+
+
+def _first(leaf: Any, count: int) -> Any:
+    """The number of examples that is asked for; the first ones come again where there are too few."""
+    if not isinstance(leaf, Tensor) or not leaf.dim():
+        return leaf
+    return leaf[torch.arange(count, device=leaf.device) % len(leaf)]

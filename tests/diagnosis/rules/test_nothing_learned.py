@@ -1,0 +1,108 @@
+"""Losses that fall though nothing is learned of the examples, and healthy ones that are easily mistaken for these."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import wellcond as wc
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(256, 8, generator=G)
+PICTURES = torch.sigmoid(2 * torch.randn(256, 3, generator=G) @ torch.randn(3, 24, generator=G))
+LABELS = (X @ torch.randn(8, 3, generator=G)).argmax(1)
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(24, 8), nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 24))
+
+    def forward(self, x):
+        mean, log_variance = self.encoder(x).chunk(2, 1)
+        return self.decoder(mean + torch.randn_like(mean) * (log_variance / 2).exp()), mean, log_variance
+
+
+def variational(weight):
+    def step(model, x):
+        outputs, mean, log_variance = model(x)
+        kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
+        return F.binary_cross_entropy_with_logits(outputs, x) + weight * kl
+
+    return Autoencoder(), step, PICTURES
+
+
+def network(outputs=3):
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, outputs))
+
+
+def penalized(weight):
+    def step(model, batch):
+        penalty = sum(p.square().sum() for p in model.parameters())
+        return F.cross_entropy(model(batch[0]), batch[1]) + weight * penalty
+
+    return network(), step, (X, LABELS)
+
+
+def uncertain(sign):
+    def step(model, batch):
+        mean, log_variance = model(batch[0]).unbind(1)
+        error = (batch[0].sum(1) - mean).square()
+        return 0.5 * (log_variance + error * (sign * log_variance).exp()).mean()
+
+    return network(2), step, (X, LABELS)
+
+
+def pairs(share_of_others):
+    other = torch.where(torch.rand(256, generator=torch.Generator().manual_seed(1)) < share_of_others, 1, 0)
+    order = LABELS.argsort()
+    following = torch.empty_like(order)
+    following[order] = order.roll(1)
+    second = torch.where(other.bool(), torch.randperm(256, generator=torch.Generator().manual_seed(2)), following)
+    same = (LABELS[second] == LABELS).float()
+
+    def step(model, batch):
+        first, second, same = batch
+        distance = (model(first) - model(second)).square().sum(1)
+        return (same * distance + (1 - same) * F.relu(2 - (distance + 1e-6).sqrt()).square()).mean()
+
+    return network(8), step, (X, X[second], same)
+
+
+def generated():
+    critic = network(1).requires_grad_(False)
+    return network(8), lambda model, batch: F.softplus(-critic(model(batch[0]))).mean(), (X, LABELS)
+
+
+def verdict(set_up):
+    torch.manual_seed(0)
+    model, step, data = set_up()
+    whole = torch.utils.data.TensorDataset(*(data if isinstance(data, tuple) else (data,)))
+    cut = [tuple(t[i : i + 32] for t in whole.tensors) for i in range(0, 256, 32)]
+    batches = cut if isinstance(data, tuple) else [batch[0] for batch in cut]
+    problem = wc.Problem.from_step(model, step, batches)
+    return wc.diagnose(problem, torch.optim.Adam(model.parameters(), 2e-2)).findings
+
+
+@pytest.mark.parametrize(
+    ("set_up", "rule"),
+    [
+        (lambda: variational(1.0), "term-dominates"),
+        (lambda: penalized(0.5), "term-dominates"),
+        (lambda: uncertain(1.0), "loss-not-decreasing"),
+        (lambda: pairs(0.0), "rank-collapse"),
+    ],
+    ids=["KL outweighs the reconstruction", "penalty outweighs the fit", "variance pays for errors", "no negatives"],
+)
+def test_found(set_up, rule):
+    first = verdict(set_up)[0]
+    assert (first.rule, first.severity) == (rule, "severe")
+
+
+@pytest.mark.parametrize(
+    "set_up",
+    [lambda: variational(0.01), lambda: penalized(1e-5), lambda: uncertain(-1.0), lambda: pairs(0.6), generated],
+    ids=["a light KL term", "a light penalty", "a variance that divides", "negatives", "a generator"],
+)
+def test_sound(set_up):
+    assert not [each for each in verdict(set_up) if each.severity != "note"]

@@ -1,0 +1,82 @@
+"""Steps that are `loss(model(inputs), targets)` in other words, and steps that are not."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wellcond.problem.apart import StepLoss, taken_apart
+from wellcond.problem.problem import Problem
+
+X, Y = torch.randn(16, 5, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
+
+
+def classify(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def by_name(model, batch):
+    model.train()
+    return {"loss": F.cross_entropy(model(batch["x"]).float(), batch["y"]), "error": torch.tensor(0.5)}
+
+
+def denoise(model, batch):
+    return F.mse_loss(model(batch + 0.1 * torch.randn_like(batch)), batch[:, :3])
+
+
+@pytest.mark.parametrize(
+    ("step", "batch", "targets"),
+    [(classify, (X, Y), Y), (by_name, {"x": X, "y": Y, "id": torch.arange(16)}, Y), (denoise, X, X)],
+    ids=["a pair", "a dict", "noise in the inputs"],
+)
+def test_apart(step, batch, targets):
+    problem = Problem.from_step(nn.Linear(5, 3), step, [batch])
+    apart = taken_apart(problem)
+    assert isinstance(apart.loss, StepLoss)
+    ((_, own),) = apart.batches
+    assert torch.equal(own, targets)
+    assert float(apart.loss_and_gradients()[0]) == pytest.approx(float(problem.loss_and_gradients()[0]), rel=1e-5)
+    assert apart.loss(torch.zeros(4, 3), own[:4]) is not None  # fewer examples than in the batch
+
+
+def penalized(model, batch):
+    return classify(model, batch) + sum(p.square().sum() for p in model.parameters())
+
+
+def twice(model, batch):
+    return (model(batch[0]) - model(-batch[0])).square().mean()
+
+
+def mixed(model, batch):
+    x, y = batch
+    share, order = torch.rand(()), torch.randperm(len(x))
+    outputs = model(share * x + (1 - share) * x[order])
+    return share * F.cross_entropy(outputs, y) + (1 - share) * F.cross_entropy(outputs, y[order])
+
+
+def diffuse(model, batch):
+    noise = torch.randn(16, 3)
+    return F.mse_loss(model(batch[0] + noise.sum()), noise)
+
+
+def inside(model, batch):
+    return F.cross_entropy(F.linear(batch[0], model.weight), batch[1])
+
+
+@pytest.mark.parametrize("step", [penalized, twice, mixed, diffuse, inside], ids=lambda step: step.__name__)
+def test_not_apart(step):
+    problem = Problem.from_step(nn.Linear(5, 3), step, [(X, Y)])
+    before = torch.random.get_rng_state()
+    assert taken_apart(problem) is problem
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_batches_stay_as_they_are():
+    x: Tensor = X.clone()
+
+    def writes(model, batch):
+        batch[0].mul_(2)
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    taken_apart(Problem.from_step(nn.Linear(5, 3), writes, [(x, Y)]))
+    assert torch.equal(x, X)
