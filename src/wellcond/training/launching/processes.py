@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from wellcond.errors import Unsupported
+from wellcond.network.calling import one_line
 from wellcond.training.launching.launcher import E, Job, Launcher, Tell
 
 PROGRESS_SECONDS = 0.2

@@ -1,0 +1,238 @@
+"""Examples that are never trained on: which they are, and the batches of all others."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import length_hint
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from wellcond.network.calling import tensors_in
+from wellcond.network.isolation.isolation import loader_generators_kept, rng_kept, seed_generators
+from wellcond.problem.batches import (
+    ENOUGH_EXAMPLES,
+    MOST_BATCHES,
+    Source,
+    cloned,
+    examples_in,
+    read,
+    same_batch,
+    share_examples,
+)
+from wellcond.problem.loss.outputs import with_tensors
+
+ONE_IN = 5
+"""One example in five is held out, until there are `ENOUGH_EXAMPLES`."""
+LEAST, OF_LEAST = 8, 16
+"""Examples to hold out, so that each half has two parts of two and thus a standard error; and of how many at least."""
+LEAST_BATCHES = 4
+"""Whole batches to hold out, where examples cannot be told apart: two in each half."""
+PARTS = 16
+"""Batches that the held-out examples are cut into: their losses show how far another sample would differ."""
+MOST_INDICES = 2**20
+"""Indices of a sampler that are read: one may be endless."""
+OWN_ORDER = "the loader makes its own order, so some of them may be trained on too; pass validation= to be sure"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Data in two parts: what is trained on, and what is never trained on.
+
+    Attributes:
+        training: A re-iterable of batches.
+        batches: The held-out batches, small ones; none if there are too few examples.
+        about: What is held out, in words, or why nothing is.
+    """
+
+    training: Iterable[Any]
+    batches: tuple[Any, ...]
+    about: str
+
+    @property
+    def choosing(self) -> list[Any]:
+        """The half by which anything may be chosen: which arms go on, and after how many steps to stop."""
+        return list(self.batches[::2])
+
+    @property
+    def judging(self) -> list[Any]:
+        """The half by which nothing is chosen, so that its loss is no better by chance."""
+        return list(self.batches[1::2])
+
+
+def held_out(source: Source, device: torch.device, validation: Any = None) -> HeldOut:
+    """Hold out about a fifth of the examples, the same ones whenever it is called, or take others for that.
+
+    The data set of a `DataLoader` is split by its indices, so that nothing leaks however the loader shuffles; its
+    sampler, batch size and `collate_fn` stay. Of at least 20 other batches every fifth is held out; fewer are cut.
+
+    Args:
+        source: The user's batches.
+        device: Device of the model, whose generators stay as they are.
+        validation: Batches that are not trained on, in any form that `Problem` takes; then nothing else is held out.
+
+    Example:
+        >>> x = torch.arange(40.0)[:, None]
+        >>> split = held_out(Source(DataLoader(list(zip(x, x)), batch_size=8, shuffle=True), None), torch.device("cpu"))
+        >>> trained = {float(v) for batch in split.training for v in batch[0]}
+        >>> len(trained), trained & {float(v) for batch in split.batches for v in batch[0]}
+        (32, set())
+    """
+    with rng_kept(device):
+        if validation is not None:
+            drawn, _ = Source(validation, device).drawn(0, ENOUGH_EXAMPLES)
+            return _split(source.loader, _in_parts(drawn), "passed as validation")
+        loader = source.loader
+        if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
+            return _by_index(loader, device)
+        if not isinstance(loader, (list, tuple)):
+            first = list(islice(map(cloned, read(loader, 0, device)), ONE_IN * LEAST_BATCHES))
+            if len(first) == ONE_IN * LEAST_BATCHES:
+                return _by_place(loader, device)
+            loader = first
+        return _of_list(loader)
+
+
+def _split(training: Iterable[Any], batches: Sequence[Any], what: str) -> HeldOut:
+    count = sum(map(examples_in, batches))
+    return HeldOut(training, tuple(batches), f"{count} held-out examples ({what})")
+
+
+def _nothing(training: Iterable[Any], why: str) -> HeldOut:
+    return HeldOut(training, (), f"the training loss: {why}, so nothing is held out; pass validation= to have that")
+
+
+# the data set of a loader
+
+
+def _by_index(loader: DataLoader[Any], device: torch.device) -> HeldOut:
+    """Split a data set by the indices that a loader's sampler gives."""
+    batched = loader.batch_sampler
+    with loader_generators_kept(loader, 0):
+        seed_generators(0, device)
+        drawn: Iterable[Any] = loader.sampler if batched is None else (i for batch in batched for i in batch)
+        indices = list(dict.fromkeys(islice(drawn, MOST_INDICES)))
+    if len(indices) < OF_LEAST:
+        return _nothing(loader, f"there are {len(indices)} examples")
+    count = min(max(len(indices) // ONE_IN, LEAST), ENOUGH_EXAMPLES)
+    chosen = random.Random(0).sample(indices, count)  # a stride would meet data in which every fifth is of one class
+    kept = len(indices) - count
+    if batched is None:
+        order: Any = {"sampler": _Without(loader.sampler, chosen, kept)}
+        held = DataLoader(loader.dataset, batch_size=None, sampler=chosen[:MOST_BATCHES], collate_fn=loader.collate_fn)
+    else:
+        if type(batched) is BatchSampler:
+            inner = _Without(batched.sampler, chosen, kept)
+            order = {"batch_sampler": BatchSampler(inner, batched.batch_size, batched.drop_last)}
+        else:
+            order = {"batch_sampler": _BatchesWithout(batched, chosen)}
+        parts = [list(part) for part in _even_parts(chosen, PARTS)]
+        held = DataLoader(loader.dataset, batch_sampler=parts, collate_fn=loader.collate_fn)
+    twin = copy.copy(loader)
+    vars(twin).update(order, _iterator=None, persistent_workers=False)
+    return _split(twin, list(map(cloned, read(held, 0, device))), f"one in {len(indices) // count}")
+
+
+class _Without:
+    """A sampler without some of its indices."""
+
+    def __init__(self, sampler: Any, held: Collection[Any], length: int) -> None:
+        self.sampler, self._held, self._length = sampler, frozenset(held), length
+
+    def __iter__(self) -> Iterator[Any]:
+        return (index for index in self.sampler if index not in self._held)
+
+    def __len__(self) -> int:
+        return self._length
+
+
+class _BatchesWithout:
+    """A user's own sampler of batches, without some indices in each."""
+
+    def __init__(self, sampler: Any, held: Collection[Any]) -> None:
+        self.sampler, self._held = sampler, frozenset(held)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for batch in self.sampler:
+            if kept := [index for index in batch if index not in self._held]:
+                yield kept
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+# other batches
+
+
+def _by_place(loader: Iterable[Any], device: torch.device) -> HeldOut:
+    """Hold out every fifth batch, at most `MOST_BATCHES` of them."""
+    places = range(ONE_IN - 1, min(ONE_IN * MOST_BATCHES, length_hint(loader, 2**31)), ONE_IN)
+    with contextlib.closing(read(loader, 0, device)) as batches:
+        held = [cloned(batch) for place, batch in enumerate(islice(batches, places.stop)) if place in places]
+    with contextlib.closing(read(loader, 1, device)) as batches:
+        has_own_order = not same_batch(next(islice(batches, places.start, None)), held[0])
+    what = f"{len(held)} batches, one in {ONE_IN}" + (f"; {OWN_ORDER}" if has_own_order else "")
+    return _split(_Skipping(loader, places), _in_parts(held), what)
+
+
+class _Skipping:
+    """A loader without the batches at some places of each pass."""
+
+    def __init__(self, loader: Iterable[Any], places: range) -> None:
+        self.loader, self._places = loader, places
+
+    def __iter__(self) -> Iterator[Any]:
+        return (batch for place, batch in enumerate(self.loader) if place not in self._places)
+
+    def __length_hint__(self) -> int:
+        length = length_hint(self.loader, 0)
+        return length - len([place for place in self._places if place < length])
+
+
+def _of_list(batches: Sequence[Any]) -> HeldOut:
+    """Whole batches of a long list; of a short one some examples of each batch."""
+    sizes = list(map(examples_in, batches))
+    can_cut = all(map(share_examples, batches))
+    share = max(1 / ONE_IN, LEAST / sum(sizes))
+    counts = [round(share * size) for size in sizes]
+    if can_cut and len(batches) < ONE_IN * LEAST_BATCHES and sum(sizes) >= OF_LEAST and sum(counts) >= LEAST:
+        places = [
+            set(random.Random(i).sample(range(n), count))
+            for i, (n, count) in enumerate(zip(sizes, counts, strict=True))
+        ]
+        held = [_taken(batch, sorted(at)) for batch, at in zip(batches, places, strict=True) if at]
+        rest = [
+            _taken(batch, sorted(set(range(size)) - at)) for batch, size, at in zip(batches, sizes, places, strict=True)
+        ]
+        return _split(rest, _in_parts(held), f"one in {round(1 / share)} of each batch")
+    if len(batches) < 2 * LEAST_BATCHES:
+        return _nothing(batches, f"there are {sum(sizes)} examples" if can_cut else "the batches cannot be cut")
+    stride = min(ONE_IN, len(batches) // LEAST_BATCHES)
+    every = range(stride - 1, min(len(batches), stride * MOST_BATCHES), stride)
+    rest = [batch for place, batch in enumerate(batches) if place not in every]
+    return _split(rest, _in_parts([batches[i] for i in every]), f"{len(every)} batches, one in {stride}")
+
+
+def _in_parts(batches: Sequence[Any]) -> list[Any]:
+    """Batches cut into about `PARTS` in all, of two examples or more, where they can be cut."""
+    if not all(map(share_examples, batches)):
+        return list(batches)
+    each = -(-PARTS // len(batches))
+    return [_taken(batch, part) for batch in batches for part in _even_parts([*range(examples_in(batch))], each)]
+
+
+def _even_parts(items: list[Any], most: int) -> Iterator[list[Any]]:
+    """Items in parts of two or more, as equal as can be."""
+    count = max(1, min(most, len(items) // 2))
+    return (items[i * len(items) // count : (i + 1) * len(items) // count] for i in range(count))
+
+
+def _taken(batch: Any, places: list[int]) -> Any:
+    """The examples of a batch at these places."""
+    return with_tensors(batch, {id(t): t[torch.tensor(places, device=t.device)] for t in tensors_in(batch)})
