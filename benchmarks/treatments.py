@@ -83,7 +83,7 @@ def without_test(loader: DataLoader[Any]) -> tuple[DataLoader[Any], list[Any]]:
     tensors = loader.dataset.tensors  # type: ignore[attr-defined]
     count = len(tensors[0])
     if count < LEAST_EXAMPLES:
-        return loader, 2 * list(loader)  # in both halves
+        return loader, 2 * list(loader)  # to choose by, and to judge by
     order = torch.randperm(count, generator=torch.Generator().manual_seed(2026))
     test, rest = order[: count // 5], order[count // 5 :]
     trained = DataLoader(

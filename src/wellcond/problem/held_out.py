@@ -31,11 +31,12 @@ from wellcond.problem.loss.outputs import with_tensors
 ONE_IN = 5
 """One example in five is held out, until there are `ENOUGH_EXAMPLES`."""
 LEAST, OF_LEAST = 8, 16
-"""Examples to hold out, so that each half has two parts of two and thus a standard error; and of how many at least."""
+"""Examples to hold out, so that two parts of two are judged, which have a standard error; and of how many at least."""
 LEAST_BATCHES = 4
-"""Whole batches to hold out, where examples cannot be told apart: two in each half."""
-PARTS = 16
-"""Batches that the held-out examples are cut into: their losses show how far another sample would differ."""
+"""Whole batches to hold out, where examples cannot be told apart, for the same reason."""
+PARTS, CHOOSING = 12, 3
+"""Batches that the held-out examples are cut into: their losses show how far another sample would differ. Every third
+is for choosing, the others for judging."""
 MOST_INDICES = 2**20
 """Indices of a sampler that are read: one may be endless."""
 OWN_ORDER = "the loader makes its own order, so some of them may be trained on too; pass validation= to be sure"
@@ -57,13 +58,13 @@ class HeldOut:
 
     @property
     def choosing(self) -> list[Any]:
-        """The half by which anything may be chosen: which arms go on, and after how many steps to stop."""
-        return list(self.batches[::2])
+        """The third by which anything may be chosen: which arms go on, and after how many steps to stop."""
+        return list(self.batches[::CHOOSING])
 
     @property
     def judging(self) -> list[Any]:
-        """The half by which nothing is chosen, so that its loss is no better by chance."""
-        return list(self.batches[1::2])
+        """The others, by which nothing is chosen, so that their loss is no better by chance."""
+        return [batch for place, batch in enumerate(self.batches) if place % CHOOSING]
 
 
 def held_out(source: Source, device: torch.device, validation: Any = None) -> HeldOut:
@@ -116,26 +117,27 @@ def _by_index(loader: DataLoader[Any], device: torch.device) -> HeldOut:
     batched = loader.batch_sampler
     with loader_generators_kept(loader, 0):
         seed_generators(0, device)
-        drawn: Iterable[Any] = loader.sampler if batched is None else (i for batch in batched for i in batch)
-        indices = list(dict.fromkeys(islice(drawn, MOST_INDICES)))
+        order: Iterable[Any] = loader.sampler if batched is None else (i for batch in batched for i in batch)
+        drawn = list(islice(order, MOST_INDICES))
+    indices = list(dict.fromkeys(drawn))  # a sampler may give one several times
     if len(indices) < OF_LEAST:
         return _nothing(loader, f"there are {len(indices)} examples")
     count = min(max(len(indices) // ONE_IN, LEAST), ENOUGH_EXAMPLES)
     chosen = random.Random(0).sample(indices, count)  # a stride would meet data in which every fifth is of one class
-    kept = len(indices) - count
+    kept = len(drawn) - sum(map(set(chosen).__contains__, drawn))
     if batched is None:
-        order: Any = {"sampler": _Without(loader.sampler, chosen, kept)}
+        changed: Any = {"sampler": _Without(loader.sampler, chosen, kept)}
         held = DataLoader(loader.dataset, batch_size=None, sampler=chosen[:MOST_BATCHES], collate_fn=loader.collate_fn)
     else:
         if type(batched) is BatchSampler:
             inner = _Without(batched.sampler, chosen, kept)
-            order = {"batch_sampler": BatchSampler(inner, batched.batch_size, batched.drop_last)}
+            changed = {"batch_sampler": BatchSampler(inner, batched.batch_size, batched.drop_last)}
         else:
-            order = {"batch_sampler": _BatchesWithout(batched, chosen)}
+            changed = {"batch_sampler": _BatchesWithout(batched, chosen)}
         parts = [list(part) for part in _even_parts(chosen, PARTS)]
         held = DataLoader(loader.dataset, batch_sampler=parts, collate_fn=loader.collate_fn)
     twin = copy.copy(loader)
-    vars(twin).update(order, _iterator=None, persistent_workers=False)
+    vars(twin).update(changed, _iterator=None, persistent_workers=False)
     return _split(twin, list(map(cloned, read(held, 0, device))), f"one in {len(indices) // count}")
 
 

@@ -9,7 +9,15 @@ from statistics import fmean, median, variance
 from typing import NamedTuple
 
 from wellcond.results import Row, number
-from wellcond.results.quantities import DIVERGED_AT, FINAL_LOSS, SCREENED_LOSS, TRAINED_LR
+from wellcond.results.quantities import (
+    DIVERGED_AT,
+    FINAL_LOSS,
+    HELD_OUT_LOSS,
+    SCREENED_LOSS,
+    STEP_MEMORY,
+    STEP_TIME,
+    TRAINED_LR,
+)
 from wellcond.treatment.judged_run import JudgedRun
 from wellcond.treatment.student import two_sided_quantile
 
@@ -130,6 +138,10 @@ class Arm:
     def _best_runs(self) -> dict[int, JudgedRun]:
         return {} if self.best_lr is None else self.runs[self.best_lr]
 
+    @property
+    def _is_held_out(self) -> bool:
+        return any(run.checks for run in self._best_runs.values())
+
     def change_from(self, other: Arm, *, comparisons: int = 1) -> Change | None:
         """This arm's loss less the other's, seed by seed, each at its best rate; None if either diverged.
 
@@ -176,7 +188,10 @@ class Arm:
         values: dict[str, tuple[float, str]] = {}
         diverged = [run.diverged_at for runs in self.runs.values() for run in runs.values() if run.diverged_at]
         if self.best_lr is not None and self.best_final is not None:
-            values = {TRAINED_LR: (self.best_lr, "lr"), FINAL_LOSS: (self.best_final.median, "")}
+            values = {TRAINED_LR: (self.best_lr, "lr")}
+            values |= {HELD_OUT_LOSS: (self.best_final.median, "")} if self._is_held_out else {}
+            values |= {} if self.training is None else {FINAL_LOSS: (self.training.median, "")}
+            values |= {STEP_TIME: (self.seconds, "s"), STEP_MEMORY: (self.memory, "bytes")} if self.memory else {}
         elif diverged:
             values = {DIVERGED_AT: (float(min(diverged)), "steps")}
         elif self.screened is not None:

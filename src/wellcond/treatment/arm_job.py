@@ -204,7 +204,7 @@ class ArmJob(Job[ArmEnded]):
         return self._trained_safely(arm, trainer, raced, later)
 
     def _screened(self, trainer: CopyTrainer, lr: float, progress: Progress) -> float:
-        """The loss by which arms go on, on the half of the held-out batches that nothing is judged by."""
+        """The loss by which arms go on, on the held-out batches that nothing is judged by."""
         if math.isnan(lr):
             return math.inf
         shared = self.conditions

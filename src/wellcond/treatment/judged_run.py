@@ -30,8 +30,8 @@ class Check:
 
     Attributes:
         step: Steps taken.
-        choosing: Losses of the half by which to choose after how many steps to stop.
-        judging: Losses of the other half.
+        choosing: Losses of the batches by which to choose after how many steps to stop.
+        judging: Losses of the others.
     """
 
     step: int
@@ -44,7 +44,7 @@ class JudgedRun(Run):
     """A training run with what it does on held-out batches.
 
     A network that learns fast overfits sooner: it is judged where one would stop it, at the check with the lowest loss
-    on one half of the held-out batches, by its loss on the other half.
+    on some held-out batches, by its loss on the others.
 
     Attributes:
         checks: The held-out losses over the run; none if nothing could be held out.
@@ -90,11 +90,11 @@ def judged_run(
         lr: The learning rate.
         seed: As in `CopyTrainer.start`.
         steps: The number of steps.
-        only_choosing: Leave out the half by which arms are judged in the end.
+        only_choosing: Leave out the batches by which arms are judged in the end.
         progress: Called as (what is being done, share of all work done).
     """
     run = trainer.start(lr, seed=seed)
-    halves = [held.choosing] if only_choosing else [held.choosing, held.judging]
+    evaluated = [held.choosing] if only_choosing else [held.choosing, held.judging]
     checks: list[Check] = []
     at = {round(steps * (k + 1) / CHECKS) for k in range(CHECKS)} if held.batches else set()
     # processor time leaves out other programs; of a GPU there is none
@@ -108,7 +108,7 @@ def judged_run(
             if run.diverged_at is not None:
                 break
             if taken in at:
-                losses = [tuple(_losses(trainer, run, half)) for half in halves]
+                losses = [tuple(_losses(trainer, run, part)) for part in evaluated]
                 checks.append(Check(taken, *losses))
             progress("training", taken / steps)
         if run.diverged_at is None and not only_choosing:
