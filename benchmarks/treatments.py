@@ -1,4 +1,4 @@
-"""Does what `treat` says after few steps hold after ten times as many, on data that it has not seen?
+"""Does what `treat` says after few steps still hold after ten times more, on data that it has not seen?
 
 python -m benchmarks.treatments                  # measures, and writes benchmarks/results/treatments_cpu.json
 python -m benchmarks.treatment_tables            # judges what is there: the tables of the guide, and its picture
@@ -203,8 +203,8 @@ def _job(job: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
 
 def measure(processes: int, steps: int, names: Sequence[str], tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
     """All results so far after every job, on this many processes of one thread each."""
-    kept = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]["bnp"] if RESULTS.exists() else {}
-    results: dict[str, Any] = {"steps": steps, "longer": LONGER, "set-ups": {}, "bnp": kept}
+    known = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]["bnp"] if RESULTS.exists() else {}
+    results: dict[str, Any] = {"steps": steps, "longer": LONGER, "set-ups": {}, "bnp": known}
     begin = time.perf_counter()
     with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
         jobs = [("treated", name, str(steps)) for name in names]

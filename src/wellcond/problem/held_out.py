@@ -33,7 +33,7 @@ ONE_IN = 5
 LEAST, OF_LEAST = 8, 16
 """Examples to hold out, so that two parts of two are judged, which have a standard error; and of how many at least."""
 LEAST_BATCHES = 4
-"""Whole batches to hold out, where examples cannot be told apart, for the same reason."""
+"""Whole batches to hold out, where batches cannot be cut, for the same reason."""
 PARTS, CHOOSING = 12, 3
 """Batches that the held-out examples are cut into: their losses show how far another sample would differ. Every third
 is for choosing, the others for judging."""
@@ -124,13 +124,13 @@ def _by_index(loader: DataLoader[Any], device: torch.device) -> HeldOut:
         return _nothing(loader, f"there are {len(indices)} examples")
     count = min(max(len(indices) // ONE_IN, LEAST), ENOUGH_EXAMPLES)
     chosen = random.Random(0).sample(indices, count)  # a stride would meet data in which every fifth is of one class
-    kept = len(drawn) - sum(map(set(chosen).__contains__, drawn))
+    length = len(drawn) - sum(map(set(chosen).__contains__, drawn))
     if batched is None:
-        changed: Any = {"sampler": _Without(loader.sampler, chosen, kept)}
+        changed: Any = {"sampler": _Without(loader.sampler, chosen, length)}
         held = DataLoader(loader.dataset, batch_size=None, sampler=chosen[:MOST_BATCHES], collate_fn=loader.collate_fn)
     else:
         if type(batched) is BatchSampler:
-            inner = _Without(batched.sampler, chosen, kept)
+            inner = _Without(batched.sampler, chosen, length)
             changed = {"batch_sampler": BatchSampler(inner, batched.batch_size, batched.drop_last)}
         else:
             changed = {"batch_sampler": _BatchesWithout(batched, chosen)}
@@ -162,8 +162,8 @@ class _BatchesWithout:
 
     def __iter__(self) -> Iterator[list[Any]]:
         for batch in self.sampler:
-            if kept := [index for index in batch if index not in self._held]:
-                yield kept
+            if trained := [index for index in batch if index not in self._held]:
+                yield trained
 
     def __len__(self) -> int:
         return len(self.sampler)

@@ -56,7 +56,7 @@ class Change(NamedTuple):
         """The change by differences, seed by seed and then batch by batch.
 
         Args:
-            differences: As many of each seed.
+            differences: The same number for each seed.
             comparisons: The number of intervals, all of which are right with a probability of 95 % (Bonferroni).
 
         Example:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from wellcond.results import Cost, Result, Row, text_table
+from wellcond.results import Cost, Result, Row, number, text_table
 from wellcond.results.quantities import COST, STEPS
 from wellcond.treatment.arm import Arm, Change
 
@@ -199,7 +199,8 @@ class Treatment(Result):
                 rate = "" if arm.best_lr is None else f"{arm.best_lr:.3g}"
                 role = "control (random)" if arm.is_random else ", ".join(arm.found_by)
                 shown = "" if change is None else str(change)
-                body.append([arm.name, rate, arm.outcome, shown, str(arm.training or ""), role])
+                training = "" if arm.training is None else number(arm.training.median)
+                body.append([arm.name, rate, arm.outcome, shown, training, role])
         return ["", "lr", "loss", "change (95 %)", "training loss", "proposed by"], body
 
     @property
@@ -223,11 +224,11 @@ class Treatment(Result):
             ]
             return any(gains) and not any(losses)
 
-        kept = [arm for arm in trained if not any(is_beaten(arm, by) for by in trained)]
-        return sorted(kept, key=_median)
+        unbeaten = [arm for arm in trained if not any(is_beaten(arm, by) for by in trained)]
+        return sorted(unbeaten, key=_median)
 
     def prices(self) -> tuple[list[str], list[list[str]]]:
-        """Headings, and what each arm of `pareto` gains and costs, beside the untreated network."""
+        """Headings, and what each arm of `pareto` gains and costs, and the untreated network."""
         plain = self.untreated
         arms = {arm.name: arm for arm in (*self.pareto, plain) if arm.memory}
         body = []
