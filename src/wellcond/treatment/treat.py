@@ -96,7 +96,7 @@ def treat(
     Example:
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Linear(2, 1)
-        >>> x = torch.randn(64, 2) * torch.tensor([1.0, 100.0])
+        >>> x = torch.randn(256, 2) * torch.tensor([1.0, 100.0])
         >>> problem = Problem(model, torch.nn.MSELoss(), (x, x[:, :1]))
         >>> treatment = treat(problem, steps=50, seeds=[0], remedies=["scale-inputs"], momentum=0.0)
         >>> treatment.best.name
