@@ -111,7 +111,7 @@ def summary(every: dict[str, Outcome]) -> str:
     right = [each for each in healthy if each.holds in (None, True)]
     silent = sum(each.holds is None for each in healthy)
     return (
-        f"Of {len(sick)} sick set-ups a remedy helps {len(helped)}; after ten times more steps the winner still wins in "
+        f"Of {len(sick)} sick set-ups a remedy helps {len(helped)}; after ten times more steps it still wins in "
         f"{sum(each.holds is True for each in helped)} of these. Of {len(healthy)} healthy ones `treat` says that "
         f"nothing helps, or names a gain that holds, in {len(right)} ({silent} and {len(right) - silent}). The random "
         f"remedy ends clearly below the choice in {sum(each.random_wins for each in every.values())} of {len(every)}."
