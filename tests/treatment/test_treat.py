@@ -152,7 +152,7 @@ def screened() -> Treatment:
     )
     assert_progress_rises(reports)
     assert any(what.startswith("logits: race") for what, _ in reports)
-    assert any(what.startswith("planned: at most") and "training steps, about" in what for what, _ in reports)
+    assert reports[0][0] == f"at most {result.planned:.0f} training steps, about {reports[0][0].split()[-2]} s"
     return result
 
 

@@ -133,8 +133,8 @@ class ArmJob(Job[ArmEnded]):
         shared = self.conditions
         if self.task == "screen":
             return RACE_SLACK * shared.screening_race + shared.screening_steps + CHECKS * len(shared.held.choosing) / 3
-        race_steps = RACE_SLACK * shared.full_race if self.task == "begin" else 0
-        return race_steps + shared.steps + CHECKS * len(shared.held.batches) / 3
+        run = 1 + shared.steps + CHECKS * len(shared.held.batches) / 3
+        return RACE_SLACK * shared.full_race + TRIES * run if self.task == "begin" else run
 
     def run(self, progress: Progress) -> ArmEnded:
         """Run it; what the network does not allow, or what does not fit into memory, refuses the arm."""

@@ -60,6 +60,7 @@ class Comparison:
         seeds: Seeds of the runs; one if all give the same run.
         cost: Cost of everything so far. One u is a training step.
         notes: What else the user should know.
+        planned: Most u that the comparison will take; infinite before `plan()`.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Comparison:
         self.seeds = seeds
         self.cost = Cost()
         self.notes: list[str] = []
+        self.planned = math.inf
         self._conditions, self._named = conditions, named
         self._launcher, self._progress = launcher or InProcess(), progress
         self._rates: dict[str, float] = {}
@@ -81,14 +83,18 @@ class Comparison:
         self._proposals: dict[str, tuple[str, ...]] = {}
         self._advice = ""
         self._uninformed = 0.0
-        self._planned, self._planned_u = 1.0, math.inf
+        self._planned = 1.0
         self._done = 0.0
         """Steps so far, as they were planned."""
 
     # the stages
 
-    def plan(self) -> None:
-        """See whether seeds matter, time a few steps, and say what all of it will take."""
+    def plan(self) -> float:
+        """See whether seeds matter, and how long all will take, from a few steps that are timed.
+
+        Returns:
+            Seconds in one process; NaN if no step can be taken. `planned` is what it will take in u.
+        """
         shared = self._conditions
         seconds, per_step = math.nan, 1.0
         with one_thread(), contextlib.suppress(NonFinite):
@@ -99,17 +105,14 @@ class Comparison:
             self._uninformed = _uninformed_loss(shared) or trainer.first_loss
             seconds, per_step = _timed(trainer, shared.race_seed)
             self.cost += trainer.cost
-        begin, repeat, screen = (
+        first, repeated, screened = (
             self._job(UNTREATED, task, self.seeds[0]).planned for task in ("begin", "repeat", "screen")
         )  # fmt: skip
-        self._planned = (FINALISTS + 4 if self._named is None else self._named + 1) * (
-            begin + (len(self.seeds) - 1) * repeat
-        )
-        if self._named is None:
-            self._planned += (len(REMEDIES) + 2 + PARTNERS * ROUNDS) * screen
-        duration = "" if math.isnan(seconds) else f", about {_duration(self._planned * seconds)} in one process"
-        self._planned_u = per_step * self._planned
-        self._progress(f"planned: at most {self._planned_u:,.0f} training steps{duration}", 0.0)
+        trained = FINALISTS + 4 if self._named is None else self._named + 1
+        tried = 0 if self._named is not None else len(REMEDIES) + 2 + PARTNERS * ROUNDS
+        self._planned = trained * (first + (len(self.seeds) - 1) * repeated) + tried * screened
+        self.planned = self.cost.u + per_step * self._planned
+        return self._planned * seconds
 
     def train_untreated(self) -> None:
         """The network as it is: at the rate of its optimizer, or at one that a race finds if there is none."""
@@ -174,7 +177,7 @@ class Comparison:
             self._conditions.screening_steps if has_screening else 0,
             judged_by=self._conditions.held.about,
             uninformed_loss=self._uninformed,
-            planned=self._planned_u,
+            planned=self.planned,
             cost=self.cost,
             notes=tuple(self.notes),
             is_complete=is_complete,
@@ -265,16 +268,3 @@ def _timed(trainer: CopyTrainer, seed: int) -> tuple[float, float]:
             run.step(next(batches))
             seconds.append(time.perf_counter() - begin)
     return min(seconds[1:]), (trainer.cost.u - before) / max(len(run.losses), 1)
-
-
-def _duration(seconds: float) -> str:
-    """Seconds, minutes or hours, in two digits.
-
-    Example:
-        >>> [_duration(seconds) for seconds in (0.4, 95, 9000)]
-        ['0.4 s', '1.6 min', '2.5 h']
-    """
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.2g} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from wellcond.problem.not_finite import ADVICE, not_finite_in
 from wellcond.problem.problem import Problem
 from wellcond.remedies import REMEDIES
 from wellcond.results import Progress
+from wellcond.results.progress import announce, shows_progress
 from wellcond.training.launching.by_name import LauncherName, launcher_of
 from wellcond.training.launching.launcher import Launcher
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, unwrapped
@@ -31,6 +33,7 @@ SHARE_OF_DIAGNOSIS = 0.1
 """Share of the progress bar."""
 
 
+@shows_progress
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
 @own_arithmetic()
 def treat(
@@ -124,11 +127,13 @@ def treat(
         launcher if isinstance(launcher, Launcher) else launcher_of(launcher),
         later,
     )
+    seconds = comparison.plan()
+    if math.isfinite(seconds):
+        announce(report, comparison.planned, seconds)
     try:
         if begin:
             with one_thread():
                 findings = _diagnosed(problem, optimizer, comparison, lambda what, share: report(what, begin * share))
-        comparison.plan()
         comparison.train_untreated()
         if chosen is None:
             comparison.screen(findings or ())
