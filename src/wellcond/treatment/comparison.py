@@ -44,6 +44,10 @@ MEASURED_STEPS = 3
 """Steps that are timed before the comparison; the first of them warms up, and is left out."""
 ONE_SEED = "the data are one batch and nothing is random, so every seed gives the same run; one was made."
 
+FEW_SEEDS = (
+    "with one seed it is not known how far another would differ: the intervals are of the held-out batches alone."
+)
+
 
 class Comparison:
     """Makes the arms of a treatment.
@@ -99,7 +103,10 @@ class Comparison:
         seconds, per_step = math.nan, 1.0
         with one_thread(), contextlib.suppress(NonFinite):
             trainer = CopyTrainer(shared.problem, shared.optimizer, shared.momentum)
-            if len(self.seeds) > 1 and not trainer.depends_on_seed():
+            depends_on_seed = trainer.depends_on_seed()
+            if len(self.seeds) == 1 and depends_on_seed:
+                self.notes.append(FEW_SEEDS)
+            if len(self.seeds) > 1 and not depends_on_seed:
                 self.seeds = self.seeds[:1]
                 self.notes.append(ONE_SEED)
             self._uninformed = _uninformed_loss(shared) or trainer.first_loss

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -99,12 +99,13 @@ def judged_run(
     at = {round(steps * (k + 1) / CHECKS) for k in range(CHECKS)} if held.batches else set()
     # processor time leaves out other programs; of a GPU there is none
     clock = time.process_time if run.problem.device.type == "cpu" else time.perf_counter
-    seconds, memory = 0.0, 0
+    seconds: list[float] = []
+    memory = 0
     with trainer.batches(seed) as batches, run.training():
         for taken in range(1, steps + 1):
             batch, begin = next(batches), clock()
             run.step(batch)
-            seconds += clock() - begin
+            seconds.append(clock() - begin)
             if run.diverged_at is not None:
                 break
             if taken in at:
@@ -115,7 +116,7 @@ def judged_run(
             memory = memory_of_step(run, batch)
             trainer.cost += Cost(forwards=1)
     as_run = run.as_run
-    per_step = seconds / steps if run.diverged_at is None else math.nan
+    per_step = median(seconds) if run.diverged_at is None else math.nan
     return JudgedRun(as_run.losses, as_run.diverged_at, as_run.cause, (), tuple(checks), per_step, memory)
 
 
