@@ -44,9 +44,7 @@ MEASURED_STEPS = 3
 """Steps that are timed before the comparison; the first of them warms up, and is left out."""
 ONE_SEED = "the data are one batch and nothing is random, so every seed gives the same run; one was made."
 
-FEW_SEEDS = (
-    "with one seed it is not known how far another would differ: the intervals are of the held-out batches alone."
-)
+FEW_SEEDS = "with one seed it is not known how far another would differ: intervals are of the held-out batches alone."
 
 
 class Comparison:
