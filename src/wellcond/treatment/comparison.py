@@ -13,7 +13,7 @@ import torch
 
 from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.finding import Finding
-from wellcond.errors import NonFinite, WellcondError
+from wellcond.errors import InvalidProblem, NonFinite, WellcondError
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.remedies.remedy import REMEDIES
@@ -258,7 +258,8 @@ def _uninformed_loss(shared: Conditions) -> float | None:
         return None
     with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
         known = list(data)
-        problem.evaluate(*known[0])  # then its likelihood is known
+        with contextlib.suppress(InvalidProblem):  # of a sum over examples there is no likelihood
+            problem.evaluate(*known[0])
         outputs = [problem.forward(index, inputs) for index, (inputs, _) in known]
         return constant_loss(problem.raw_loss, problem.likelihood, outputs, [targets for _, (_, targets) in known])
 
