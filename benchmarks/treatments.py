@@ -38,7 +38,8 @@ from benchmarks.verdicts.controls import FAMILIES
 from wellcond.problem.held_out import HeldOut
 from wellcond.training.optimizers import DEFAULT_MOMENTUM
 from wellcond.treatment.arm import Arm
-from wellcond.treatment.arm_job import ArmJob, Conditions
+from wellcond.treatment.arm_job import ArmJob
+from wellcond.treatment.conditions import Conditions
 from wellcond.treatment.treatment import Treatment
 
 SICK = (

@@ -137,7 +137,7 @@ def test_validation_is_taken_instead() -> None:
 def test_of_too_few_nothing_is_held_out_and_it_says_so(batches: Any) -> None:
     parts = split(batches)
     assert parts.batches == ()
-    assert parts.about.startswith("the training loss: ")
+    assert parts.about.startswith("training: ")
     assert "pass validation=" in parts.about
 
 

@@ -282,6 +282,38 @@ def test_held_out_batches_meet_running_statistics_as_they_are_by_then() -> None:
     assert run.judged[0] < 5.0  # with the statistics at initialization, the inputs would be near 100
 
 
+@pytest.mark.slow
+def test_what_is_only_faster_does_not_help_for_long() -> None:
+    """A linear fit that is slow, but ends where every other rate ends."""
+    model = seeded(lambda: nn.Linear(4, 1))
+    x = normal(200, 4)
+    batches = [(x, x.sum(1, keepdim=True) + 0.5 * normal(200, 1, seed=1))]
+    problem = wc.Problem(model, nn.MSELoss(), batches)
+    result = short(problem, "rate", optimizer=SGD(model.parameters(), 0.01), steps=40)
+    assert result.helps(result.arms["rate"])
+    assert result.best is result.untreated
+    assert result.verdict().startswith("None of these helps for long")
+    assert result.untreated.longer is not None
+    assert len(result.untreated.longer.losses) == 400
+    assert result.cost.u <= result.planned
+
+
+def test_a_graph_cannot_be_cut_and_the_table_says_so() -> None:
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(4, CLASSES)
+
+        def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+            return self.out(adjacency @ x)
+
+    model = seeded(Graph)
+    batches = [((normal(20, 4), normal(20, 20)), integers(CLASSES, 20))]
+    result = short(classification(model, batches), "adam", optimizer=SGD(model.parameters(), 0.1))
+    assert "Loss of training: a part of a batch does not go through the model" in result.title
+    assert result.arms["adam"].runs
+
+
 # threads and processes
 
 

@@ -177,6 +177,20 @@ def test_the_control_never_wins() -> None:
     assert result.best is result.arms["adam"]
 
 
+@pytest.mark.parametrize(("after", "best"), [(0.4, "adam"), (0.6, "untreated"), (math.inf, "untreated")])
+def test_what_is_only_faster_at_first_does_not_help(after: float, best: str) -> None:
+    arms = [arm("untreated", 1.0, 1.1, longer=judged(0.6)), arm("adam", 0.5, 0.6, longer=judged(after))]
+    result = replace(treatment(*arms), long_steps=200)
+    assert result.best is result.arms[best]
+    if best == "adam":
+        assert "After 200 steps it is at 0.4, the untreated network at 0.6." in result.verdict()
+    else:
+        assert result.verdict() == (
+            "None of these helps for long: untreated it ends at 1.05 (1 to 1.1) at lr 0.1, with adam at 0.55 (0.5 to "
+            f"0.6) at lr 0.1, but after 200 steps at 0.6, with adam at {'0.6' if after == 0.6 else 'no finite loss'}."
+        )
+
+
 def test_a_network_that_fits_needs_no_help() -> None:
     arms = [arm("untreated", 0.004, 0.0041), arm("sgd", 0.001, 0.0011)]
     result = replace(treatment(*arms), uninformed_loss=0.69)

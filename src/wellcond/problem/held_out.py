@@ -91,13 +91,13 @@ def held_out(source: Source, device: torch.device, validation: Any = None) -> He
             return _split(source.loader, _in_parts(drawn), "passed as validation")
         loader = source.loader
         if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
-            return _by_index(loader, device)
+            return _by_index(source, loader, device)
         if not isinstance(loader, (list, tuple)):
             first = list(islice(map(cloned, read(loader, 0, device)), ONE_IN * LEAST_BATCHES))
             if len(first) == ONE_IN * LEAST_BATCHES:
                 return _by_place(loader, device)
             loader = first
-        return _of_list(loader)
+        return _of_list(source, loader)
 
 
 def _split(training: Iterable[Any], batches: Sequence[Any], what: str) -> HeldOut:
@@ -105,14 +105,15 @@ def _split(training: Iterable[Any], batches: Sequence[Any], what: str) -> HeldOu
     return HeldOut(training, tuple(batches), f"{count} held-out examples ({what})")
 
 
-def _nothing(training: Iterable[Any], why: str) -> HeldOut:
-    return HeldOut(training, (), f"the training loss: {why}, so nothing is held out; pass validation= to have that")
+def not_held_out(source: Source, why: str) -> HeldOut:
+    """All data are trained on, for a reason."""
+    return HeldOut(source.loader, (), f"training: {why}, so nothing is held out; pass validation= to have that")
 
 
 # the data set of a loader
 
 
-def _by_index(loader: DataLoader[Any], device: torch.device) -> HeldOut:
+def _by_index(source: Source, loader: DataLoader[Any], device: torch.device) -> HeldOut:
     """Split a data set by the indices that a loader's sampler gives."""
     batched = loader.batch_sampler
     with loader_generators_kept(loader, 0):
@@ -121,7 +122,7 @@ def _by_index(loader: DataLoader[Any], device: torch.device) -> HeldOut:
         drawn = list(islice(order, MOST_INDICES))
     indices = list(dict.fromkeys(drawn))  # a sampler may give one several times
     if len(indices) < OF_LEAST:
-        return _nothing(loader, f"there are {len(indices)} examples")
+        return not_held_out(source, f"there are {len(indices)} examples")
     count = min(max(len(indices) // ONE_IN, LEAST), ENOUGH_EXAMPLES)
     chosen = random.Random(0).sample(indices, count)  # a stride would meet data in which every fifth is of one class
     length = len(drawn) - sum(map(set(chosen).__contains__, drawn))
@@ -197,7 +198,7 @@ class _Skipping:
         return length - len([place for place in self._places if place < length])
 
 
-def _of_list(batches: Sequence[Any]) -> HeldOut:
+def _of_list(source: Source, batches: Sequence[Any]) -> HeldOut:
     """Whole batches of a long list; of a short one some examples of each batch."""
     sizes = list(map(examples_in, batches))
     can_cut = all(map(share_examples, batches))
@@ -214,7 +215,7 @@ def _of_list(batches: Sequence[Any]) -> HeldOut:
         ]
         return _split(rest, _in_parts(held), f"one in {round(1 / share)} of each batch")
     if len(batches) < 2 * LEAST_BATCHES:
-        return _nothing(batches, f"there are {sum(sizes)} examples" if can_cut else "the batches cannot be cut")
+        return not_held_out(source, f"there are {sum(sizes)} examples" if can_cut else "the batches cannot be cut")
     stride = min(ONE_IN, len(batches) // LEAST_BATCHES)
     every = range(stride - 1, min(len(batches), stride * MOST_BATCHES), stride)
     rest = [batch for place, batch in enumerate(batches) if place not in every]

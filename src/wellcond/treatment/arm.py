@@ -89,6 +89,7 @@ class Arm:
         refused: Why the network cannot have this remedy, or None.
         why: What the remedy does, and when it helps.
         code: The lines to write, with `{lr}` in place of the learning rate.
+        longer: A longer run with the first seed, by which a winner is confirmed.
         screened: The held-out loss that its best rate reached in the screening, with one seed; None where it was not
             screened, infinite where every rate diverged.
         found_by: Rules whose findings propose it.
@@ -100,6 +101,7 @@ class Arm:
     refused: str | None = None
     why: str = ""
     code: str = ""
+    longer: JudgedRun | None = None
     screened: float | None = None
     found_by: tuple[str, ...] = ()
     is_random: bool = False

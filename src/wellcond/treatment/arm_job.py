@@ -11,28 +11,19 @@ from statistics import fmean
 from typing import Any, Literal
 
 import torch
-from torch.optim import Optimizer
 
 from wellcond.errors import NonFinite, Unsupported, WellcondError
-from wellcond.learning_rate.race.race import LENGTHS, MAX_STEPS, race, went_up
+from wellcond.learning_rate.race.race import race, went_up
 from wellcond.network.calling import one_line
-from wellcond.problem.held_out import HeldOut
-from wellcond.problem.problem import Problem
-from wellcond.remedies.remedy import REMEDIES
-from wellcond.remedies.setup import Setup
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.launching.launcher import Job
 from wellcond.training.optimizers import largest_lr
 from wellcond.treatment.arm import Arm
+from wellcond.treatment.conditions import Conditions
 from wellcond.treatment.judged_run import CHECKS, JudgedRun, judged_run
-from wellcond.treatment.ranking import in_order, parts_of
 from wellcond.treatment.treatment import UNTREATED
 
-LEAST_RACE, MOST_SCREENING = 225, 900
-"""Steps of all runs of a race together: no fewer, and in the screening no more. The longest run has 2/9 of them."""
-RACE_RUNS = 3
-"""Steps of the race of an arm that is trained in full, in runs of full length."""
 TRIES, SAFER = 3, 4.0
 """A race is shorter than the run: a rate that then diverges is divided by `SAFER`, at most this often."""
 PLAIN_ERRORS = (RuntimeError, NotImplementedError)
@@ -42,49 +33,7 @@ RACE_SLACK = 1.25
 NOTHING_TO_TREAT = "there is nothing to treat: the network has what this remedy gives, or lacks what it changes."
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """What all arms have in common.
-
-    Attributes:
-        problem: The user's problem, with the batches that are trained on.
-        held: The held-out batches.
-        optimizer: The user's optimizer; None: SGD.
-        momentum: Momentum of SGD where no optimizer is given.
-        steps: The length of every run.
-        race_seed: Seed of races and of the screening, none of those that arms are judged by.
-    """
-
-    problem: Problem
-    held: HeldOut
-    optimizer: Optimizer | None
-    momentum: float
-    steps: int
-    race_seed: int
-
-    @property
-    def screening_race(self) -> int:
-        """Steps of a race of the screening, all runs together."""
-        return min(max(self.steps, LEAST_RACE), MOST_SCREENING)
-
-    @property
-    def screening_steps(self) -> int:
-        """The length of a run of the screening."""
-        return min(self.steps, round(LENGTHS[-1] * self.screening_race / MAX_STEPS))
-
-    @property
-    def full_race(self) -> int:
-        """Steps of the race of an arm that is trained in full."""
-        return max(RACE_RUNS * self.steps, LEAST_RACE)
-
-    def treated(self, name: str, steps: int) -> Setup | None:
-        """The set-up with these remedies; None if one of them has nothing to treat."""
-        setup: Setup | None = Setup.of(self.problem, self.optimizer, momentum=self.momentum, steps=steps)
-        for part in [] if name == UNTREATED else in_order(parts_of(name)):
-            if setup is None:
-                return None
-            setup = REMEDIES[part].apply(setup)
-        return setup
+Task = Literal["screen", "begin", "repeat", "confirm"]
 
 
 @dataclass(frozen=True)
@@ -112,14 +61,15 @@ class ArmJob(Job[ArmEnded]):
         conditions: What all arms have in common.
         arm: The arm so far.
         task: "screen": a short race, and a run at the rate that wins it. "begin": a long race, and a run of full
-            length, at a lower rate if it diverges. "repeat": a run of full length at a known rate.
+            length, at a lower rate if it diverges. "repeat": a run of full length at a known rate. "confirm": a longer
+            one.
         seed: Seed of the run.
         lr: The rate to race around, or to repeat; None: the optimizer's own.
     """
 
     conditions: Conditions
     arm: Arm
-    task: Literal["screen", "begin", "repeat"]
+    task: Task
     seed: int
     lr: float | None = None
 
@@ -133,7 +83,8 @@ class ArmJob(Job[ArmEnded]):
         shared = self.conditions
         if self.task == "screen":
             return RACE_SLACK * shared.screening_race + shared.screening_steps + CHECKS * len(shared.held.choosing) / 3
-        run = 1 + shared.steps + CHECKS * len(shared.held.batches) / 3
+        steps = shared.long_steps if self.task == "confirm" else shared.steps
+        run = 1 + steps + CHECKS * len(shared.held.batches) / 3
         return RACE_SLACK * shared.full_race + TRIES * run if self.task == "begin" else run
 
     def run(self, progress: Progress) -> ArmEnded:
@@ -182,9 +133,10 @@ class ArmJob(Job[ArmEnded]):
         arm = replace(self.arm, code=setup.code)
         trainer = CopyTrainer(setup.problem, setup.optimizer, setup.momentum, before_training=setup.before_training)
         trainers.append(trainer)
-        if self.task == "repeat":
+        if self.task in ("repeat", "confirm"):
             assert self.lr is not None
-            return self._trained(arm, trainer, self.lr, progress), self.lr
+            trained = self._trained if self.task == "repeat" else self._confirmed
+            return trained(arm, trainer, self.lr, progress), self.lr
         most = shared.screening_race if is_screening else shared.full_race
         racing = most / (most + shared.steps)
         center = self.lr
@@ -223,6 +175,13 @@ class ArmJob(Job[ArmEnded]):
             trainer, self.conditions.held, lr=lr, seed=self.seed, steps=self.conditions.steps, progress=what
         )
         return replace(arm, runs=arm.runs | {lr: arm.runs.get(lr, {}) | {self.seed: run}})
+
+    def _confirmed(self, arm: Arm, trainer: CopyTrainer, lr: float, progress: Progress) -> Arm:
+        """The arm with a longer run."""
+        shared = self.conditions
+        what: Progress = lambda _what, share: progress(f"{shared.long_steps} steps at lr {lr:.3g}", share)  # noqa: E731
+        run = judged_run(trainer, shared.held, lr=lr, seed=self.seed, steps=shared.long_steps, progress=what)
+        return replace(arm, longer=run)
 
     def _trained_safely(self, arm: Arm, trainer: CopyTrainer, lr: float, progress: Progress) -> tuple[Arm, float]:
         """A run at the rate, or at a lower one if it diverges there."""

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
-import torch
-
-from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.finding import Finding
-from wellcond.errors import InvalidProblem, NonFinite, WellcondError
-from wellcond.problem.problem import Problem
-from wellcond.problem.training_step import TrainingStep
+from wellcond.errors import NonFinite, WellcondError
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.launching.launcher import InProcess, Launcher
 from wellcond.training.optimizers import largest_lr
 from wellcond.treatment.arm import Arm
-from wellcond.treatment.arm_job import ArmJob, Conditions, one_thread
+from wellcond.treatment.arm_job import ArmJob, Task, one_thread
+from wellcond.treatment.conditions import Conditions, timed_step, uninformed_loss
 from wellcond.treatment.ranking import (
     FINALISTS,
     advised,
@@ -36,12 +30,12 @@ from wellcond.treatment.ranking import (
 )
 from wellcond.treatment.treatment import TOGETHER, UNTREATED, Treatment
 
+CANDIDATES = 2
+"""Winners that are trained longer, if the first one does not hold."""
 PARTNERS, ROUNDS = 3, 2
 """Remedies that the best one is combined with, and how often more are added."""
 DATA = ("scale-inputs", "scale-targets")
 """Where both are unscaled neither may help alone: they are tried together, however each does alone."""
-MEASURED_STEPS = 3
-"""Steps that are timed before the comparison; the first of them warms up, and is left out."""
 ONE_SEED = "the data are one batch and nothing is random, so every seed gives the same run; one was made."
 
 FEW_SEEDS = "with one seed it is not known how far another would differ: intervals are of the held-out batches alone."
@@ -85,6 +79,7 @@ class Comparison:
         self._proposals: dict[str, tuple[str, ...]] = {}
         self._advice = ""
         self._uninformed = 0.0
+        self._long_steps = 0
         self._planned = 1.0
         self._done = 0.0
         """Steps so far, as they were planned."""
@@ -107,15 +102,15 @@ class Comparison:
             if len(self.seeds) > 1 and not depends_on_seed:
                 self.seeds = self.seeds[:1]
                 self.notes.append(ONE_SEED)
-            self._uninformed = _uninformed_loss(shared) or trainer.first_loss
-            seconds, per_step = _timed(trainer, shared.race_seed)
+            self._uninformed = uninformed_loss(shared) or trainer.first_loss
+            seconds, per_step = timed_step(trainer, shared.race_seed)
             self.cost += trainer.cost
-        first, repeated, screened = (
-            self._job(UNTREATED, task, self.seeds[0]).planned for task in ("begin", "repeat", "screen")
-        )  # fmt: skip
+        tasks: tuple[Task, ...] = ("begin", "repeat", "screen", "confirm")
+        first, repeated, screened, longer = (self._job(UNTREATED, task, self.seeds[0]).planned for task in tasks)
         trained = FINALISTS + 4 if self._named is None else self._named + 1
         tried = 0 if self._named is not None else len(REMEDIES) + 2 + PARTNERS * ROUNDS
         self._planned = trained * (first + (len(self.seeds) - 1) * repeated) + tried * screened
+        self._planned += (1 + CANDIDATES) * longer if shared.long_steps > shared.steps else 0
         self.planned = self.cost.u + per_step * self._planned
         return self._planned * seconds
 
@@ -163,6 +158,19 @@ class Comparison:
             self.arms[name] = self._new(name)
         self._train_all(names)
 
+    def confirm(self) -> None:
+        """Longer runs of the winner and of the untreated network; of the next best one if the winner does not hold."""
+        if self._conditions.long_steps == self._conditions.steps:
+            return
+        for _ in range(CANDIDATES):
+            best = self.treatment().best
+            if best is None or best.name == UNTREATED or best.longer is not None:
+                break
+            arms = [arm for arm in (self.arms[UNTREATED], best) if arm.longer is None and arm.best_lr is not None]
+            jobs = [self._job(arm.name, "confirm", self.seeds[0]) for arm in arms]
+            self._run([replace(job, lr=job.arm.best_lr) for job in jobs])
+        self._long_steps = self._conditions.long_steps
+
     def treatment(self, *, is_complete: bool = True) -> Treatment:
         """The result so far: the arms that were trained first, the best of them first."""
 
@@ -182,6 +190,7 @@ class Comparison:
             self._conditions.screening_steps if has_screening else 0,
             judged_by=self._conditions.held.about,
             uninformed_loss=self._uninformed,
+            long_steps=self._long_steps,
             planned=self.planned,
             cost=self.cost,
             notes=tuple(self.notes),
@@ -200,7 +209,7 @@ class Comparison:
         rules = tuple(dict.fromkeys(rule for part in parts for rule in self._proposals.get(part, ())))
         return Arm(name, why="\n".join(REMEDIES[part].why for part in parts), found_by=rules)
 
-    def _job(self, name: str, task: Literal["screen", "begin", "repeat"], seed: int) -> ArmJob:
+    def _job(self, name: str, task: Task, seed: int) -> ArmJob:
         arm, shared = self.arms.get(name) or self._new(name), self._conditions
         return ArmJob(shared, arm, task, seed, self._rates.get(name), device=str(shared.problem.device))
 
@@ -244,33 +253,3 @@ class Comparison:
             runs[rate] = runs.get(rate, {}) | by_seed
         self.arms[arm.name] = replace(arm, runs=runs)
         self._rates[arm.name] = lr
-
-
-# what a plan needs
-
-
-def _uninformed_loss(shared: Conditions) -> float | None:
-    """The held-out loss of the best constant outputs; None where outputs and targets are not known."""
-    problem = Problem(
-        shared.problem.model, shared.problem.loss, shared.held.judging or shared.problem.source, "running"
-    )
-    if isinstance(problem.loss, TrainingStep):
-        return None
-    with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
-        known = list(data)
-        with contextlib.suppress(InvalidProblem):  # of a sum over examples there is no likelihood
-            problem.evaluate(*known[0])
-        outputs = [problem.forward(index, inputs) for index, (inputs, _) in known]
-        return constant_loss(problem.raw_loss, problem.likelihood, outputs, [targets for _, (_, targets) in known])
-
-
-def _timed(trainer: CopyTrainer, seed: int) -> tuple[float, float]:
-    """Seconds and u of a training step."""
-    seconds, before = [], trainer.cost.u
-    run = trainer.start(seed=seed)
-    with trainer.batches(seed) as batches, run.training():
-        for _ in range(MEASURED_STEPS):
-            begin = time.perf_counter()
-            run.step(next(batches))
-            seconds.append(time.perf_counter() - begin)
-    return min(seconds[1:]), (trainer.cost.u - before) / max(len(run.losses), 1)

@@ -20,8 +20,9 @@ from wellcond.training.copies import CopyRun, CopyTrainer
 from wellcond.training.memory import memory_of_step
 from wellcond.training.run import Run
 
-CHECKS = 5
-"""How often a run is evaluated, at equal distances, the last time after its last step."""
+CHECKS, CLOSER = 6, 0.6
+"""How often a run is evaluated: after its last step, and each time before after this share of the steps. A network that
+overfits soon is stopped soon."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def judged_run(
     run = trainer.start(lr, seed=seed)
     evaluated = [held.choosing] if only_choosing else [held.choosing, held.judging]
     checks: list[Check] = []
-    at = {round(steps * (k + 1) / CHECKS) for k in range(CHECKS)} if held.batches else set()
+    at = {round(steps * CLOSER**k) for k in range(CHECKS)} if held.batches else set()
     # processor time leaves out other programs; of a GPU there is none
     clock = time.process_time if run.problem.device.type == "cpu" else time.perf_counter
     seconds: list[float] = []

@@ -14,7 +14,6 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.errors import Interrupted, NonFinite, WellcondError
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_is_problem
-from wellcond.problem.held_out import held_out
 from wellcond.problem.not_finite import ADVICE, not_finite_in
 from wellcond.problem.problem import Problem
 from wellcond.remedies import REMEDIES
@@ -22,10 +21,11 @@ from wellcond.results import Progress
 from wellcond.results.progress import announce, shows_progress
 from wellcond.training.launching.by_name import LauncherName, launcher_of
 from wellcond.training.launching.launcher import Launcher
-from wellcond.training.optimizers import DEFAULT_MOMENTUM, unwrapped
+from wellcond.training.optimizers import DEFAULT_MOMENTUM
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
-from wellcond.treatment.arm_job import Conditions, one_thread
+from wellcond.treatment.arm_job import one_thread
 from wellcond.treatment.comparison import Comparison
+from wellcond.treatment.conditions import conditions_of
 from wellcond.treatment.ranking import parts_of
 from wellcond.treatment.treatment import Treatment
 
@@ -56,7 +56,8 @@ def treat(
     learning rates, and combinations of the best. Then the untreated network, a better rate alone, the best three, all
     that the severe findings propose, and one remedy *drawn at random* are trained for all steps with every seed, after
     another race. All of these have the same number of steps; runs of one seed see the same batches in the same order
-    and the same dropout masks. Every run is judged where one would stop it.
+    and the same dropout masks. Every run is judged where one would stop it. The winner and the untreated network are
+    then trained ten times longer, up to 2000 steps: a remedy that is only faster at first does not help.
 
     A remedy helps if the interval of its differences to the untreated network lies below zero, and if it gains more
     than a hundredth of the loss. Both seeds and held-out batches count as samples (`Change`), and the intervals of all
@@ -140,27 +141,13 @@ def treat(
             comparison.train_finalists()
         else:
             comparison.train_named(chosen, findings or ())
+        comparison.confirm()
     except KeyboardInterrupt:
         if not comparison.arms:
             raise
         raise Interrupted(comparison.treatment(is_complete=False)) from None
     report("done", 1.0)  # races end early where little is left to try
     return comparison.treatment()
-
-
-def conditions_of(
-    problem: Problem,
-    optimizer: Optimizer | None,
-    momentum: float,
-    steps: int,
-    seeds: Collection[int],
-    validation: Any = None,
-) -> Conditions:
-    """What all arms have in common, as `treat` takes it."""
-    held = held_out(problem.source, problem.device, validation)
-    trained = Problem(problem.model, problem.loss, held.training, problem.batchnorm)
-    own = None if optimizer is None else unwrapped(optimizer)
-    return Conditions(trained if held.batches else problem, held, own, momentum, steps, max(seeds) + 1)
 
 
 def check_settings(*, remedies: Collection[str], steps: int, seeds: Collection[int], momentum: float | None) -> None:

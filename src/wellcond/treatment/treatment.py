@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from wellcond.results import Cost, Result, Row, number, text_table
 from wellcond.results.quantities import COST, STEPS
 from wellcond.treatment.arm import Arm, Change
+from wellcond.treatment.judged_run import JudgedRun
+from wellcond.treatment.prices import median_of, price_table, unbeaten
 
 UNTREATED = "untreated"
 RATE = "rate"
@@ -36,6 +39,7 @@ class Treatment(Result):
         cost: Cost of everything. One u is a training step: forward and backward pass of one mini-batch.
         planned: Most u that it was to take, as said before it began.
         judged_by: Which data the losses are of.
+        long_steps: The length of the runs that have confirmed the best; 0 if there are none.
         uninformed_loss: Loss of the best answer that is the same for all examples, or of the network before training
             where that is not known.
         notes: What else the user should know.
@@ -50,6 +54,7 @@ class Treatment(Result):
     planned: float = math.inf
     judged_by: str = ""
     uninformed_loss: float = 0.0
+    long_steps: int = 0
     notes: tuple[str, ...] = ()
     is_complete: bool = True
 
@@ -65,7 +70,8 @@ class Treatment(Result):
         Of remedies that are equally good, within noise or a hundredth of the untreated loss, it is the one that most
         findings propose, and then the simplest: a better rate alone, or the fewest together.
         """
-        helping = {arm.name: arm for arm in self.arms.values() if self.helps(arm) and not arm.is_random}
+        eligible = [arm for arm in self.arms.values() if not arm.is_random]
+        helping = {arm.name: arm for arm in eligible if self.helps(arm) and self.holds(arm)}
         lowest = _lowest(helping)
         if lowest is None:
             return self.untreated if self.untreated.best_final is not None else None
@@ -109,6 +115,16 @@ class Treatment(Result):
             return True
         change = self.change(arm)
         return change is not None and change.high < 0 and change.mean < -WORTHWHILE * self._scale
+
+    def holds(self, arm: Arm) -> bool:
+        """Whether an arm still ends lower in a longer run; True for all where there are none yet."""
+        if arm.longer is None:
+            return not self.long_steps
+        plain = self.untreated.longer
+        if not arm.longer.judged or plain is None or not plain.judged:
+            return bool(arm.longer.judged)
+        gain = fmean(plain.judged) - fmean(arm.longer.judged)
+        return gain > WORTHWHILE * max(abs(fmean(plain.judged)), abs(self.uninformed_loss))
 
     @property
     def fits(self) -> bool:
@@ -156,13 +172,23 @@ class Treatment(Result):
             verdict = f"{ends}, the untreated network at {plain}."
             if plain.training is not None and (reached := best.steps_to(plain.training.median)) is not None:
                 verdict += f" It reaches the untreated network's training loss after {reached} of {self.steps} steps."
+        if best.longer is not None:
+            plain_end, end = _end(plain.longer), _end(best.longer)
+            verdict += f" After {self.long_steps} steps it is at {end}, the untreated network at {plain_end}."
         return verdict + self._controls(best)
 
     def _nothing_helps(self, lowest: Arm | None) -> str:
         ends = f"untreated it ends at {self.untreated}"
         if self.fits:
-            share = 100 * _median(self.untreated) / abs(self.uninformed_loss)
+            share = 100 * median_of(self.untreated) / abs(self.uninformed_loss)
             return f"Nothing helps, and nothing has to: {ends}, {share:.2g} % of what an uninformed answer has."
+        faster = next((arm for arm in self.arms.values() if arm.longer is not None and arm is not self.untreated), None)
+        if faster is not None and faster.longer is not None:
+            plain, treated = (_end(arm.longer) for arm in (self.untreated, faster))
+            return (
+                f"None of these helps for long: {ends}, with {faster.name} at {faster}, but after {self.long_steps} "
+                f"steps at {plain}, with {faster.name} at {treated}."
+            )
         if lowest is None:
             return f"None of these helps: {ends}, and no remedy finished."
         verdict = f"None of these helps: {ends}, with {lowest.name} at {lowest}"
@@ -205,39 +231,12 @@ class Treatment(Result):
 
     @property
     def pareto(self) -> list[Arm]:
-        """The arms that no other one beats in loss, time of a step and memory at once; the lowest loss first.
-
-        Losses and times that differ by less than is worth a change, or than a clock can tell, count as equal.
-        """
-        trained = [arm for arm in self.arms.values() if arm.best_final is not None and arm.memory]
-
-        def is_beaten(arm: Arm, by: Arm) -> bool:
-            gains = [
-                (_median(arm) - _median(by)) / (self._scale or 1.0) > WORTHWHILE,
-                arm.seconds > SLOWER * by.seconds,
-                arm.memory > by.memory,
-            ]
-            losses = [
-                (_median(by) - _median(arm)) / (self._scale or 1.0) > WORTHWHILE,
-                by.seconds > SLOWER * arm.seconds,
-                by.memory > arm.memory,
-            ]
-            return any(gains) and not any(losses)
-
-        unbeaten = [arm for arm in trained if not any(is_beaten(arm, by) for by in trained)]
-        return sorted(unbeaten, key=_median)
+        """The arms that no other one beats in loss, time of a step and memory at once; the lowest loss first."""
+        return unbeaten(list(self.arms.values()), least_gain=WORTHWHILE * self._scale, slower=SLOWER)
 
     def prices(self) -> tuple[list[str], list[list[str]]]:
         """Headings, and what each arm of `pareto` gains and costs, and the untreated network."""
-        plain = self.untreated
-        arms = {arm.name: arm for arm in (*self.pareto, plain) if arm.memory}
-        body = []
-        for arm in arms.values():
-            gain = ""
-            if plain.best_final is not None and arm is not plain and plain.best_final.median:
-                gain = f"{100 * (1 - _median(arm) / plain.best_final.median):.3g} %"
-            body.append([arm.name, gain, f"{1e3 * arm.seconds:.3g} ms", f"{arm.memory / 2**20:.3g} MiB"])
-        return ["", "loss lower by", "time of a step", "memory"], body
+        return price_table(self.pareto, self.untreated)
 
     def __str__(self) -> str:
         is_helped = self.best is not None and self.best is not self.untreated
@@ -255,10 +254,9 @@ class Treatment(Result):
         return f"cost: {self.cost.u:,.0f} u (training steps){planned}"
 
 
-def _median(arm: Arm) -> float:
-    """The median loss of an arm that has finished."""
-    assert arm.best_final is not None
-    return arm.best_final.median
+def _end(run: JudgedRun | None) -> str:
+    """The loss of a run, as a sentence has it."""
+    return number(fmean(run.judged)) if run is not None and run.judged else "no finite loss"
 
 
 def _lowest(arms: Mapping[str, Arm]) -> Arm | None:
