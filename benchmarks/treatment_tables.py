@@ -1,14 +1,15 @@
 """Judges the long runs of `benchmarks.treatments`: the tables of the guide, and its picture.
 
-A winner holds if it ends below the untreated network after ten times more steps, in the mean over seeds and batches of
-the test, or if it finishes where that diverges. A random remedy wins if it ends below the winner by more than the 95 %
-interval of their differences and by more than a hundredth of the loss of an uninformed answer.
+A winner holds if it ends below the untreated network after ten times more steps: by more than the 95 % interval of
+their differences over seeds and batches of the test, or by more than a hundredth of the loss of an uninformed answer;
+or if it finishes where that diverges. A random remedy wins if it ends below the winner by more than both.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -57,13 +58,17 @@ def outcome_of(name: str, result: dict[str, Any]) -> Outcome:
     winner, random = result["winner"] or UNTREATED, result["random"] or ""
     change = None if winner == UNTREATED else _change(long[winner], long[UNTREATED])
     from_winner = _change(long[random], long[winner]) if random in long else None
+    little = NEGLIGIBLE * abs(result["uninformed"])
     return Outcome(
         name, winner, random, losses, change,
-        holds=None if winner == UNTREATED else losses[winner] < losses[UNTREATED],
-        random_wins=from_winner is not None
-        and from_winner.high < 0
-        and from_winner.mean < -NEGLIGIBLE * abs(result["uninformed"]),
+        holds=None if winner == UNTREATED else losses[winner] < losses[UNTREATED] and _is_gain(change, any, little),
+        random_wins=from_winner is not None and _is_gain(from_winner, all, little),
     )  # fmt: skip
+
+
+def _is_gain(change: Change | None, of: Callable[[Iterable[bool]], bool], little: float) -> bool:
+    """Whether any, or all, of these hold: it is more than noise, and it is more than little."""
+    return change is None or (change.mean < 0 and of([change.high < 0, change.mean < -little]))
 
 
 def _change(ours: list[list[float]], theirs: list[list[float]]) -> Change | None:
