@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 
 from wellcond.diagnosis.baseline import constant_loss
 from wellcond.errors import InvalidProblem, NonFinite
-from wellcond.learning_rate.race.race import LENGTHS, MAX_STEPS
 from wellcond.problem.held_out import HeldOut, held_out, not_held_out
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
@@ -25,7 +24,9 @@ from wellcond.treatment.ranking import in_order, parts_of
 from wellcond.treatment.treatment import UNTREATED
 
 LEAST_RACE, MOST_SCREENING = 225, 900
-"""Steps of all runs of a race together: no fewer, and in the screening no more. The longest run has 2/9 of them."""
+"""Steps of all runs of a race together: no fewer, and in the screening no more."""
+SCREENING_SHARE = 2 / 9
+"""Steps of the run that an arm is screened by, as a share of its race: about those of the longest run in it."""
 RACE_RUNS = 3
 """Steps of the race of an arm that is trained in full, in runs of full length."""
 LONGER, LONG = 10, 2000
@@ -63,7 +64,7 @@ class Conditions:
     @property
     def screening_steps(self) -> int:
         """The length of a run of the screening."""
-        return min(self.steps, round(LENGTHS[-1] * self.screening_race / MAX_STEPS))
+        return min(self.steps, round(SCREENING_SHARE * self.screening_race))
 
     @property
     def full_race(self) -> int:
