@@ -8,8 +8,8 @@ every fault that training shows and whose step takes at most 7 ms on one core; a
 step takes at most 10 ms, and of BERT, one stage of training in rotation, of the six fastest families the next one too.
 
 A fifth of the examples is taken off as a test. `treat` gets the others, as a user has them. Then the untreated network,
-the winner, the second best arm and the random control are trained ten times longer, with other seeds and at the rates
-that `treat` names, and judged by the test. The second part is BNP with Adam, and with SGD, on small networks.
+the random control and, where something helps, the winner and the second best arm are trained ten times longer, with
+other seeds and at the rates that `treat` names, and judged by the test. The second part is BNP with Adam, and with SGD, on small networks.
 """
 
 from __future__ import annotations
@@ -123,10 +123,12 @@ def treated(name: str, steps: int) -> dict[str, Any]:
 
 
 def chosen(treatment: Treatment) -> list[Arm]:
-    """The untreated network, the winner, the next best, and the control, as far as they finished."""
-    trained = [arm for arm in treatment.arms.values() if arm.best_lr is not None]
-    others = [arm for arm in trained if arm not in (treatment.best, treatment.untreated) and not arm.is_random]
-    arms = [treatment.untreated, treatment.best, *others[:1], treatment.random]
+    """The untreated network and the control; and where something helps, the winner and the next best."""
+    arms = [treatment.untreated, treatment.random]
+    if treatment.best is not treatment.untreated:
+        trained = [arm for arm in treatment.arms.values() if arm.best_lr is not None]
+        others = [arm for arm in trained if arm not in (treatment.best, treatment.untreated) and not arm.is_random]
+        arms += [treatment.best, *others[:1]]
     return list({arm.name: arm for arm in arms if arm is not None and arm.runs}.values())
 
 
