@@ -9,7 +9,8 @@ step takes at most 10 ms, and of BERT, one stage of training in rotation, of the
 
 A fifth of the examples is taken off as a test. `treat` gets the others, as a user has them. Then the untreated network,
 the random control and, where something helps, the winner and the second best arm are trained ten times longer, with
-other seeds and at the rates that `treat` names, and judged by the test. The second part is BNP with Adam, and with SGD, on small networks.
+other seeds and at the rates that `treat` names, and judged by the test. The second part is BNP with Adam, and with SGD,
+on small networks.
 """
 
 from __future__ import annotations
