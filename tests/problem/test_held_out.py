@@ -122,6 +122,32 @@ def test_a_class_that_comes_every_fifth_time_is_not_all_that_is_held_out() -> No
     assert set(examples(held)) == {0.0, 1.0, 2.0, 3.0, 4.0}
 
 
+class Windows(torch.utils.data.Dataset[Any]):
+    """Pieces of one sequence, and the same one further on."""
+
+    sequence = torch.arange(300.0)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.sequence[i : i + 16], self.sequence[i + 1 : i + 17]
+
+    def __len__(self) -> int:
+        return len(self.sequence) - 16
+
+
+def test_of_windows_that_overlap_the_last_are_held_out_with_a_gap() -> None:
+    parts = split(DataLoader(Windows(), batch_size=8, shuffle=True))
+    held = set(examples(parts.batches))
+    assert min(held) > max(examples(parts.training))
+    assert len(held) > 56
+    assert "the last fifth, windows that overlap" in parts.about
+
+
+def test_blank_margins_do_not_overlap() -> None:
+    images = torch.zeros(100, 8, 8)
+    images[:, 3:5] = torch.arange(100.0)[:, None, None] + torch.arange(8.0)
+    assert "one in 5" in split(DataLoader(TensorDataset(images), batch_size=8)).about
+
+
 def test_large_data_lose_no_more_than_is_enough() -> None:
     x = torch.arange(20_000.0)[:, None]
     assert len(examples(split(DataLoader(TensorDataset(x), batch_size=100)).batches)) == 512

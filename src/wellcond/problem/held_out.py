@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from wellcond.network.calling import tensors_in
-from wellcond.network.isolation.isolation import loader_generators_kept, rng_kept, seed_generators
+from wellcond.network.isolation.isolation import rng_kept
 from wellcond.problem.batches import (
     ENOUGH_EXAMPLES,
     MOST_BATCHES,
@@ -26,6 +25,7 @@ from wellcond.problem.batches import (
     same_batch,
     share_examples,
 )
+from wellcond.problem.indices import drawn_indices, loader_without, overlapping
 from wellcond.problem.loss.outputs import with_tensors
 
 ONE_IN = 5
@@ -37,8 +37,6 @@ LEAST_BATCHES = 4
 PARTS, CHOOSING = 12, 3
 """Batches that the held-out examples are cut into: their losses show how far another sample would differ. Every third
 is for choosing, the others for judging."""
-MOST_INDICES = 2**20
-"""Indices of a sampler that are read: one may be endless."""
 OWN_ORDER = "the loader makes its own order, so some of them may be trained on too; pass validation= to be sure"
 
 
@@ -71,7 +69,8 @@ def held_out(source: Source, device: torch.device, validation: Any = None) -> He
     """Hold out about a fifth of the examples, the same ones whenever it is called, or take others for that.
 
     The data set of a `DataLoader` is split by its indices, so that nothing leaks however the loader shuffles; its
-    sampler, batch size and `collate_fn` stay. Of at least 20 other batches every fifth is held out; fewer are cut.
+    sampler, batch size and `collate_fn` stay. Of windows of one sequence that overlap, the last fifth is held out. Of
+    at least 20 other batches every fifth is held out; fewer are cut.
 
     Args:
         source: The user's batches.
@@ -110,64 +109,29 @@ def not_held_out(source: Source, why: str) -> HeldOut:
     return HeldOut(source.loader, (), f"training: {why}, so nothing is held out; pass validation= to have that")
 
 
-# the data set of a loader
-
-
 def _by_index(source: Source, loader: DataLoader[Any], device: torch.device) -> HeldOut:
-    """Split a data set by the indices that a loader's sampler gives."""
-    batched = loader.batch_sampler
-    with loader_generators_kept(loader, 0):
-        seed_generators(0, device)
-        order: Iterable[Any] = loader.sampler if batched is None else (i for batch in batched for i in batch)
-        drawn = list(islice(order, MOST_INDICES))
+    """Split the data set of a loader by the indices that its sampler gives."""
+    drawn = drawn_indices(loader, device)
     indices = list(dict.fromkeys(drawn))  # a sampler may give one several times
     if len(indices) < OF_LEAST:
         return not_held_out(source, f"there are {len(indices)} examples")
-    count = min(max(len(indices) // ONE_IN, LEAST), ENOUGH_EXAMPLES)
-    chosen = random.Random(0).sample(indices, count)  # a stride would meet data in which every fifth is of one class
-    length = len(drawn) - sum(map(set(chosen).__contains__, drawn))
-    if batched is None:
-        changed: Any = {"sampler": _Without(loader.sampler, chosen, length)}
+    count = max(len(indices) // ONE_IN, LEAST)
+    reach = overlapping(loader.dataset, indices)
+    if reach:
+        block = sorted(indices)[-count:]  # windows of one sequence, the last of which are held out
+        apart, what = {*block, *range(block[0] - reach, block[0])}, f"the last fifth, windows that overlap by {reach}"
+        chosen = random.Random(0).sample(block, min(count, ENOUGH_EXAMPLES))
+    else:
+        # a stride would meet data in which every fifth is of one class
+        chosen = random.Random(0).sample(indices, min(count, ENOUGH_EXAMPLES))
+        apart, what = set(chosen), f"one in {len(indices) // len(chosen)}"
+    if loader.batch_sampler is None:
         held = DataLoader(loader.dataset, batch_size=None, sampler=chosen[:MOST_BATCHES], collate_fn=loader.collate_fn)
     else:
-        if type(batched) is BatchSampler:
-            inner = _Without(batched.sampler, chosen, length)
-            changed = {"batch_sampler": BatchSampler(inner, batched.batch_size, batched.drop_last)}
-        else:
-            changed = {"batch_sampler": _BatchesWithout(batched, chosen)}
-        parts = [list(part) for part in _even_parts(chosen, PARTS)]
+        parts = list(_even_parts(chosen, PARTS))
         held = DataLoader(loader.dataset, batch_sampler=parts, collate_fn=loader.collate_fn)
-    twin = copy.copy(loader)
-    vars(twin).update(changed, _iterator=None, persistent_workers=False)
-    return _split(twin, list(map(cloned, read(held, 0, device))), f"one in {len(indices) // count}")
-
-
-class _Without:
-    """A sampler without some of its indices."""
-
-    def __init__(self, sampler: Any, held: Collection[Any], length: int) -> None:
-        self.sampler, self._held, self._length = sampler, frozenset(held), length
-
-    def __iter__(self) -> Iterator[Any]:
-        return (index for index in self.sampler if index not in self._held)
-
-    def __len__(self) -> int:
-        return self._length
-
-
-class _BatchesWithout:
-    """A user's own sampler of batches, without some indices in each."""
-
-    def __init__(self, sampler: Any, held: Collection[Any]) -> None:
-        self.sampler, self._held = sampler, frozenset(held)
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        for batch in self.sampler:
-            if trained := [index for index in batch if index not in self._held]:
-                yield trained
-
-    def __len__(self) -> int:
-        return len(self.sampler)
+    training = loader_without(loader, apart, length=sum(index not in apart for index in drawn))
+    return _split(training, list(map(cloned, read(held, 0, device))), what)
 
 
 # other batches

@@ -77,8 +77,8 @@ def treat(
         seeds: One run per seed and arm. A seed decides dropout, the order of a loader that shuffles or augments,
             weights that are drawn anew, and the batch that training begins with.
         validation: Batches that are not trained on, in any form that `Problem` takes; all of `problem` is then trained
-            on. None: a part of the data of `problem` is held out (`held_out`). Pass it where examples overlap, such as
-            windows of one time series.
+            on. None: a part of the data of `problem` is held out (`held_out`). Pass it where examples are related, such
+            as several pictures of one person.
         remedies: Names of those to try, `"a + b"` for two together, without screening and control; None: all that
             apply.
         findings: Findings of `diagnose`, which propose remedies. None: the network is diagnosed first, unless remedies
