@@ -117,5 +117,5 @@ def treatment() -> Treatment:
         "last-bn": Arm("last-bn", refused="the model has several last linear layers: ':ok:', '[red]'."),
     }
     return Treatment(
-        arms, (0, 1, 2), 20, 5, COST, 4000.0, "100 held-out examples (one in 5)", 2.3, ("three seeds are few.",)
+        arms, (0, 1, 2), 20, 5, COST, 4000.0, "100 held-out examples (one in 5)", 2.3, notes=("three seeds are few.",)
     )

@@ -147,7 +147,7 @@ def interrupted():
 """
 
 
-@pytest.mark.parametrize(("last", "runs"), [(9, 0), (26, 1)])
+@pytest.mark.parametrize(("last", "runs"), [(15, 0), (26, 1)])
 def test_an_interrupt_prints_what_is_finished(tmp_path: Path, last: int, runs: int) -> None:
     code = INTERRUPTED.format(last=last)
     result = run("treat", target(tmp_path, "interrupted", code), "--steps", 10, "--seeds", 2, "--remedies", "adam")
