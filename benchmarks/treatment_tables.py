@@ -1,114 +1,126 @@
 """Judges the long runs of `benchmarks.treatments`: the tables of the guide, and its picture.
 
-The winner of a treatment is right if it ends no higher than the best arm of the long runs by more than the 95 %
-interval of their paired differences, or by more than a hundredth of the loss before training.
+A winner holds if it ends below the untreated network after ten times more steps: by more than the 95 % interval of
+their differences over seeds and batches of the test, or by more than a hundredth of the loss of an uninformed answer;
+or if it finishes where that diverges. A random remedy wins if it ends below the winner by more than both.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
-from benchmarks.treatments import RESULTS, SEEDS
+from benchmarks.treatments import HEALTHY, RESULTS, SICK
 from wellcond.report.figures.style import COLORS, GRAY, bare_axes, legend_below, new_figure
 from wellcond.results import number
 from wellcond.treatment.arm import Change
 
 NEGLIGIBLE = 0.01
-"""Of the loss before training."""
-SHOWN = (1e-4, 3.0)
+"""Of the loss of an uninformed answer."""
+SHOWN = (1e-3, 3.0)
 """Shares beyond these stand at the edge."""
 PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "treatments.png"
+UNTREATED = "untreated"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the long runs say of one fault.
+    """What the long runs say of one treatment.
 
     Attributes:
-        case: Its name.
-        winner: What `treat` chose.
-        best: The best arm of the long runs.
-        losses: Final losses after the long runs, medians, by arm; infinite where it diverged.
-        is_winner: Whether the winner ends as low as the best, within noise; None where it was not trained longer.
-        beats_random: Whether the winner ended lower than the remedy drawn at random, with equal steps.
-        beaten_share: Of all single remedies, the share that ends clearly higher than the winner in the long runs.
+        name: The set-up.
+        winner: What `treat` chose; the untreated network if it says that nothing helps.
+        random: The remedy drawn at random; "" if there was none.
+        losses: Losses of the test after the long runs by arm, means over seeds; infinite where one diverged.
+        change: The winner's loss less that of the untreated network; None where either diverged, or both are one.
+        holds: Whether the winner still wins; None if `treat` says that nothing helps.
+        random_wins: Whether the random remedy ends clearly below the winner.
     """
 
-    case: str
+    name: str
     winner: str
-    best: str
+    random: str
     losses: dict[str, float]
-    is_winner: bool | None
-    beats_random: bool
-    beaten_share: float
+    change: Change | None
+    holds: bool | None
+    random_wins: bool
 
 
-def outcome_of(case: str, result: dict[str, Any]) -> Outcome:
-    """Compare the winner with all other arms."""
-    long = {name: each.get("finals", []) for name, each in result["long"].items()}
-    losses = {name: _median(finals) for name, finals in long.items()}
-    best, winner, random = min(losses, key=losses.__getitem__, default=""), result["winner"], result["random"]
-    short = {name: _median(arm["finals"]) for name, arm in result["arms"].items()}
-    single = [name for name in losses if "+" not in name and name not in (winner, "untreated")]
-    is_known = winner in long
-    worse = [name for name in single if is_known and not _is_as_low(long[name], long[winner], result["first"])]
+def outcome_of(name: str, result: dict[str, Any]) -> Outcome:
+    """Compare the winner with the untreated network and the random remedy."""
+    long = {arm: each["judged"] for arm, each in result["long"].items()}
+    losses = {arm: fmean(map(fmean, judged)) if all(judged) else math.inf for arm, judged in long.items()}
+    winner, random = result["winner"] or UNTREATED, result["random"] or ""
+    change = None if winner == UNTREATED else _change(long[winner], long[UNTREATED])
+    from_winner = _change(long[random], long[winner]) if random in long else None
+    little = NEGLIGIBLE * abs(result["uninformed"])
     return Outcome(
-        case, winner, best, losses,
-        is_winner=_is_as_low(long[winner], long[best], result["first"]) if is_known else None,
-        beats_random=random is not None and random != winner and short[winner] < short[random],
-        beaten_share=len(worse) / max(len(single), 1),
+        name, winner, random, losses, change,
+        holds=None if winner == UNTREATED else losses[winner] < losses[UNTREATED] and _is_gain(change, any, little),
+        random_wins=from_winner is not None and _is_gain(from_winner, all, little),
     )  # fmt: skip
 
 
-def _is_as_low(ours: list[float | None], best: list[float | None], first: float) -> bool:
-    """Whether an arm ends as low as another, within the noise of seeds or a hundredth of the loss before training."""
-    pairs = [(a, b) for a, b in zip(ours, best, strict=False) if a is not None and b is not None]
-    if len(pairs) < len(SEEDS):
-        return False
-    change = Change.of([a - b for a, b in pairs])
-    return change.low <= 0 or change.mean <= NEGLIGIBLE * abs(first)
+def _is_gain(change: Change | None, of: Callable[[Iterable[bool]], bool], little: float) -> bool:
+    """Whether any, or all, of these hold: it is more than noise, and it is more than little."""
+    return change is None or (change.mean < 0 and of([change.high < 0, change.mean < -little]))
 
 
-def faults_table(results: dict[str, Any]) -> str:
-    """One line per fault, as the guide shows it; and how often the choice is right, and better than the random one."""
+def _change(ours: list[list[float]], theirs: list[list[float]]) -> Change | None:
+    if not all(ours) or not all(theirs):
+        return None
+    return Change.of([[a - b for a, b in zip(*pair, strict=True)] for pair in zip(ours, theirs, strict=True)])
+
+
+def outcomes(results: dict[str, Any]) -> dict[str, Outcome]:
+    """Of all set-ups that were measured, in the order in which they were chosen."""
+    measured = results["set-ups"]
+    return {name: outcome_of(name, measured[name]) for name in (*SICK, *HEALTHY) if "long" in measured.get(name, {})}
+
+
+def treatments_table(results: dict[str, Any]) -> str:
+    """One line per set-up, as the guide shows it; and how often what `treat` says holds."""
     steps, longer = results["steps"], results["steps"] * results["longer"]
     lines = [
-        f"| fault | untreated | what treat chose, {steps} steps | random remedy, {steps} steps | untreated, {longer} "
-        f"steps | its choice, {longer} steps | best arm, {longer} steps | right | beats random |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| set-up | untreated, {steps} steps | what treat chose | untreated, {longer} steps | its choice | "
+        "difference (95 %) | random remedy | holds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    every = [outcome_of(case, result) for case, result in results["faults"].items()]
-    for each, result in zip(every, results["faults"].values(), strict=True):
-        short = {name: _text(_median(arm["finals"])) for name, arm in result["arms"].items()}
-        long = {name: _text(loss) for name, loss in each.losses.items()}
+    every = outcomes(results)
+    for name, each in every.items():
+        arms = results["set-ups"][name]["arms"]
+        is_helped = each.winner != UNTREATED
         cells = [
-            each.case,
-            short["untreated"],
-            f"**{each.winner}** {short[each.winner]}",
-            f"{result['random']} {short[result['random']]}",
-            *(
-                [long["untreated"], long[each.winner], f"{each.best} {long[each.best]}"]
-                if each.is_winner is not None
-                else ["", "not measured", ""]
-            ),
-            {True: "yes", False: "no", None: ""}[each.is_winner],
-            "yes" if each.beats_random else "no",
+            f"{'sick' if name in SICK else 'healthy'}: {name}",
+            _text(_median(arms[UNTREATED]["finals"])),
+            f"**{each.winner}** {_text(_median(arms[each.winner]['finals']))}" if is_helped else "nothing helps",
+            _text(each.losses[UNTREATED]),
+            _text(each.losses[each.winner]) if is_helped else "",
+            "" if each.change is None else str(each.change),
+            f"{each.random} {_text(each.losses[each.random])}" if each.random in each.losses else "",
+            {True: "yes", False: "no", None: ""}[each.holds],
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    known = [each for each in every if each.is_winner is not None]
-    right, better = sum(each.is_winner is True for each in known), sum(each.beats_random for each in every)
-    share = 100 * sum(each.beaten_share for each in known) / len(known)
-    lines += [
-        "",
-        f"Right in {right} of {len(known)}; better than the random remedy in {better} of {len(every)}; after {longer} "
-        f"steps its choice ends clearly below {share:.0f} % of the single remedies.",
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", summary(every)])
+
+
+def summary(every: dict[str, Outcome]) -> str:
+    """How often what `treat` says holds."""
+    sick, healthy = ([every[name] for name in names if name in every] for names in (SICK, HEALTHY))
+    helped = [each for each in sick if each.holds is not None]
+    right = [each for each in healthy if each.holds in (None, True)]
+    silent = sum(each.holds is None for each in healthy)
+    return (
+        f"Of {len(sick)} sick set-ups a remedy helps {len(helped)}; after ten times more steps it still wins in "
+        f"{sum(each.holds is True for each in helped)} of these. Of {len(healthy)} healthy ones `treat` says that "
+        f"nothing helps, or names a gain that holds, in {len(right)} ({silent} and {len(right) - silent}). The random "
+        f"remedy ends clearly below the choice in {sum(each.random_wins for each in every.values())} of {len(every)}."
+    )
 
 
 def bnp_table(results: dict[str, Any]) -> str:
@@ -123,33 +135,33 @@ def bnp_table(results: dict[str, Any]) -> str:
 
 
 def picture(results: dict[str, Any]) -> None:
-    """The final losses of all arms after the long runs, as shares of the untreated network's or of the first loss."""
-    figure = new_figure(9, 0.42 * len(results["faults"]) + 1.4)
+    """The losses of the test after the long runs, as shares of the untreated network's or of an uninformed answer's."""
+    every = outcomes(results)
+    figure = new_figure(9, 0.3 * len(every) + 1.4)
     axes = figure.subplots()
-    shown = [case for case, result in results["faults"].items() if outcome_of(case, result).is_winner is not None]
-    for place, case in enumerate(shown):
-        result = results["faults"][case]
-        each = outcome_of(case, result)
-        own = each.losses["untreated"]
-        scale = abs(own) if math.isfinite(own) else abs(result["first"])
-        finite = {name: loss / scale for name, loss in each.losses.items() if math.isfinite(loss)}
-        shares = {name: min(max(share, SHOWN[0]), SHOWN[1]) for name, share in finite.items()}
-        others = [share for name, share in shares.items() if name not in (each.winner, result["random"])]
+    for place, each in enumerate(every.values()):
+        own = each.losses[UNTREATED]
+        scale = abs(own) if math.isfinite(own) else abs(results["set-ups"][each.name]["uninformed"])
+        shares = {
+            name: min(max(loss / scale, SHOWN[0]), SHOWN[1])
+            for name, loss in each.losses.items()
+            if math.isfinite(loss)
+        }
+        others = [share for name, share in shares.items() if name not in (each.winner, each.random, UNTREATED)]
         axes.plot(others, [place] * len(others), "|", color=GRAY, markersize=9)
-        if result["random"] in shares:
-            axes.plot(shares[result["random"]], place, "x", color=COLORS[0], markersize=7)
-        axes.plot(shares[each.winner], place, "o", color=COLORS[1], markersize=7)
-    axes.plot([], [], "o", color=COLORS[1], label="what treat chose")
+        if each.random in shares:
+            axes.plot(shares[each.random], place, "x", color=COLORS[0], markersize=7)
+        if each.winner in shares:
+            axes.plot(shares[each.winner], place, "o", color=COLORS[1], markersize=7)
+    axes.plot([], [], "o", color=COLORS[1], label="what treat chose (at 1: nothing)")
     axes.plot([], [], "x", color=COLORS[0], label="the remedy drawn at random")
-    axes.plot([], [], "|", color=GRAY, label="every other arm")
+    axes.plot([], [], "|", color=GRAY, label="the second best")
     axes.axvline(1.0, color=GRAY, linewidth=0.8)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(shown)), shown)
+    axes.set_yticks(range(len(every)), list(every), fontsize=8)
     axes.invert_yaxis()
     steps = results["steps"] * results["longer"]
-    bare_axes(
-        axes, x=f"loss after {steps} steps, as a share of the untreated network's (of the first loss if that diverged)"
-    )
+    bare_axes(axes, x=f"loss of the test after {steps} steps, as a share of the untreated network's")
     legend_below(figure, axes)
     figure.savefig(PICTURE, dpi=130)
 
@@ -165,5 +177,5 @@ def _text(value: float | None) -> str:
 
 if __name__ == "__main__":
     measured = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
-    print(faults_table(measured), "", bnp_table(measured), sep="\n")
+    print(treatments_table(measured), "", bnp_table(measured), sep="\n")
     picture(measured)

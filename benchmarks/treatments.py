@@ -1,18 +1,22 @@
-"""Is what `treat` chooses after few steps what training ten times longer chooses, and better than a random remedy?
+"""Does what `treat` says after few steps still hold after ten times more, on data that it has not seen?
 
 python -m benchmarks.treatments                  # measures, and writes benchmarks/results/treatments_cpu.json
 python -m benchmarks.treatment_tables            # judges what is there: the tables of the guide, and its picture
 
-Ten of the faults of `benchmarks.verdicts`, chosen before the first run. `treat` is given the faulty program, as a user
-has it. Then every arm that it has screened or trained is trained ten times longer with the same seeds, at a rate that a
-race of its own finds for that length. The second part is BNP with Adam, and with SGD, on small networks.
+Sick set-ups are the faulty forms of `benchmarks.verdicts`, healthy ones are its controls, chosen before the first run:
+every fault that training shows and whose step takes at most 7 ms on one core; and of every family of controls whose
+step takes at most 10 ms, and of BERT, one stage of training in rotation, of the six fastest families the next one too.
+
+A fifth of the examples is taken off as a test. `treat` gets the others, as a user has them. Then the untreated network,
+the random control and, where something helps, the winner and the second best arm are trained ten times longer, with
+other seeds and at the rates that `treat` names, and judged by the test. The second part is BNP with Adam, and with SGD,
+on small networks.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import multiprocessing
 import time
 import warnings
@@ -23,21 +27,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
+from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
 from benchmarks.rates import data
 from benchmarks.rates.tasks import TASKS
 from benchmarks.timing import environment
+from benchmarks.verdicts.case import Program
 from benchmarks.verdicts.cases import CASES
+from benchmarks.verdicts.controls import FAMILIES
+from wellcond.problem.held_out import HeldOut
 from wellcond.training.optimizers import DEFAULT_MOMENTUM
-from wellcond.treatment.comparison import Comparison
+from wellcond.treatment.arm import Arm
+from wellcond.treatment.arm_job import ArmJob
+from wellcond.treatment.conditions import Conditions
+from wellcond.treatment.treatment import Treatment
 
-FAULTS = (
-    "iris-sigmoid", "houses-raw", "relu-probability", "log-of-zero", "bits-sigmoids", "linear-stack",
-    "frozen-but-norms", "strong-decay", "adam-too-high", "constant-weights",
+SICK = (
+    "adam-too-high", "adam-too-low", "batch-of-one", "bits-sigmoids", "branch-not-added", "broadcast-targets",
+    "constant-weights", "eval-mode", "grown-attention", "houses-raw", "iris-sigmoid", "linear-stack", "log-of-logits",
+    "medical-raw", "mnist-raw", "negative-rate", "relu-logit", "relu-probability", "saturated-discriminator",
+    "shared-weight", "shuffled-features", "sign-flip", "strong-decay", "too-few-epochs", "wrong-dimension", "xor-mae",
+)  # fmt: skip
+HEALTHY = (
+    "BERT, AdamW, initialization", "CNN, RMSprop, half-trained", "DCGAN discriminator, Adam, trained",
+    "LSTM, Adam, initialization", "MLP, Adagrad, half-trained", "MLP, momentum, trained",
+    "VAE, AdamW, trained", "VAE, Adam, initialization", "autoencoder, Adam, initialization",
+    "autoencoder, AdamW, half-trained", "embedding bag, Adam, half-trained", "embedding bag, RMSprop, trained",
+    "logistic regression, Nesterov, trained", "logistic regression, SGD, initialization",
+    "regression, momentum, initialization", "regression, SGD, half-trained",
 )  # fmt: skip
 SEEDS = (0, 1, 2)
+"""Of BNP; `treat` has its own."""
+LONG_SEEDS = (10, 11, 12)
 STEPS, LONGER = 100, 10
+LEAST_EXAMPLES = 40
+"""Of fewer examples no test is taken off: then the losses are of the training data."""
 BNP_TASKS = {
     "gpt adam": ("gpt adamw", Adam), "vae adam": ("vae adam", Adam), "lstm adam": ("lstm sgd", Adam),
     "bert adam": ("", Adam), "mlp adam": ("mlp sgd", Adam), "mlp sgd": ("mlp sgd", SGD),
@@ -50,42 +75,80 @@ RESULTS = Path(__file__).parent / "results" / "treatments_cpu.json"
 # measuring
 
 
-def treated(case: str, steps: int) -> dict[str, Any]:
-    """What `treat` says of the faulty form, and its arms."""
-    program = CASES[case].build(faulty=True)
-    problem = wc.Problem(program.model, program.loss, program.loader)
-    treatment = wc.treat(problem, program.optimizer, steps=steps, seeds=SEEDS)
-    assert treatment.best is not None
+def program_of(name: str) -> Program:
+    """The faulty form of a case, or a control at its stage."""
+    return CASES[name].build(faulty=True) if name in CASES else FAMILIES[name].build()
+
+
+def without_test(loader: DataLoader[Any]) -> tuple[DataLoader[Any], list[Any]]:
+    """The loader over four fifths of its examples, and the others in batches."""
+    tensors = loader.dataset.tensors  # type: ignore[attr-defined]
+    count = len(tensors[0])
+    if count < LEAST_EXAMPLES:
+        return loader, 2 * list(loader)  # to choose by, and to judge by
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(2026))
+    test, rest = order[: count // 5], order[count // 5 :]
+    trained = DataLoader(
+        TensorDataset(*(t[rest] for t in tensors)), batch_size=loader.batch_size, shuffle=True, drop_last=True
+    )
+    return trained, [tuple(t[part] for t in tensors) for part in test.tensor_split(16)]
+
+
+def treated(name: str, steps: int) -> dict[str, Any]:
+    """What `treat` says of a set-up, its arms, and what some of them do ten times longer."""
+    program = program_of(name)
+    loader, test = without_test(program.loader)
+    problem = wc.Problem(program.model, program.loss, loader)
+    begin = time.process_time()
+    treatment = wc.treat(problem, program.optimizer, steps=steps)
+    seconds = time.process_time() - begin
     arms = {
-        name: {"screened": arm.screened, "finals": _finals(arm), "found_by": list(arm.found_by)}
-        for name, arm in treatment.arms.items()
+        arm.name: {
+            "screened": arm.screened, "lr": arm.best_lr, "finals": _finals(arm), "found_by": list(arm.found_by),
+            "change": treatment.change(arm), "helps": treatment.helps(arm),
+        }
+        for arm in treatment.arms.values()
         if arm.refused is None
-    }
-    random = None if treatment.random is None else treatment.random.name
-    every_run = (run for arm in treatment.arms.values() for runs in arm.runs.values() for run in runs.values())
-    first = next((run.losses[0] for run in every_run if run.losses), math.nan)
+    }  # fmt: skip
+    conditions = Conditions(
+        problem, HeldOut(loader, tuple(test), ""), program.optimizer, DEFAULT_MOMENTUM, LONGER * steps, 0
+    )
     return {
-        "winner": treatment.best.name, "random": random, "first": first, "steps": steps, "cost": treatment.cost.u,
-        "arms": arms, "verdict": treatment.verdict(), "code": treatment.code, "refused": treatment.refused,
+        "winner": None if treatment.best is None else treatment.best.name,
+        "random": None if treatment.random is None else treatment.random.name,
+        "steps": steps, "cost": treatment.cost.u, "planned": treatment.planned, "seconds": seconds,
+        "uninformed": treatment.uninformed_loss, "arms": arms, "verdict": treatment.verdict(), "code": treatment.code,
+        "fits": treatment.fits, "refused": treatment.refused, "judged_by": treatment.judged_by,
+        "long": {arm.name: _longer(conditions, arm) for arm in chosen(treatment)},
     }  # fmt: skip
 
 
-def longer(case: str, arm: str, steps: int) -> dict[str, Any]:
-    """One arm trained longer: its rate, and the final loss of every seed; None where it diverges or is refused."""
-    program = CASES[case].build(faulty=True)
-    problem = wc.Problem(program.model, program.loss, program.loader)
-    comparison = Comparison(problem, program.optimizer, DEFAULT_MOMENTUM, steps, SEEDS, 1, lambda _what, _share: None)
-    if arm == "untreated":
-        comparison.train_untreated()
-    else:
-        comparison.train_named([arm], ())
-    result = comparison.arms[arm]
-    return {"lr": result.best_lr, "finals": _finals(result)}
+def chosen(treatment: Treatment) -> list[Arm]:
+    """The untreated network and the control; and where something helps, the winner and the next best."""
+    arms = [treatment.untreated, treatment.random]
+    if treatment.best is not treatment.untreated:
+        trained = [arm for arm in treatment.arms.values() if arm.best_lr is not None]
+        others = [arm for arm in trained if arm not in (treatment.best, treatment.untreated) and not arm.is_random]
+        arms += [treatment.best, *others[:1]]
+    return list({arm.name: arm for arm in arms if arm is not None and arm.runs}.values())
 
 
-def _finals(arm: Any) -> list[float | None]:
-    runs = next(iter(arm.runs.values()), {})
-    return [run.final for run in runs.values()]
+def _longer(conditions: Conditions, arm: Arm) -> dict[str, Any]:
+    """Losses of the test, by seed and batch; none where it diverges."""
+    lr = next(iter(arm.runs)) if arm.best_lr is None else arm.best_lr
+    judged, training = [], []
+    for seed in LONG_SEEDS:
+        job = ArmJob(conditions, Arm(arm.name), "repeat", seed, lr)
+        ended = job.run(lambda _what, _share: None)
+        run = ended.arm.runs[lr][seed] if ended.arm is not None and lr in ended.arm.runs else None
+        judged.append([] if run is None else list(run.judged))
+        training.append(None if run is None else run.final)
+    return {"lr": lr, "judged": judged, "training": training}
+
+
+def _finals(arm: Arm) -> list[float | None]:
+    runs = {} if arm.best_lr is None else arm.runs[arm.best_lr]
+    return [sum(run.judged) / len(run.judged) for run in runs.values() if run.judged]
 
 
 def bnp(task: str, steps: int) -> dict[str, Any]:
@@ -135,32 +198,24 @@ def _bert() -> tuple[Any, Any, Any, torch.optim.Optimizer]:
 def _job(job: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    kind, *arguments, steps = job
-    function = {"treated": treated, "longer": longer, "bnp": bnp}[kind]
+    kind, name, steps = job
     try:
-        return job, function(*arguments, int(steps))
+        return job, {"treated": treated, "bnp": bnp}[kind](name, int(steps))
     except Exception as error:  # a job that fails is reported in the results; the others continue
         return job, {"error": repr(error)}
 
 
-def measure(processes: int, steps: int, faults: Sequence[str], tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
+def measure(processes: int, steps: int, names: Sequence[str], tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
     """All results so far after every job, on this many processes of one thread each."""
-    results: dict[str, Any] = {"steps": steps, "longer": LONGER, "seeds": len(SEEDS), "faults": {}, "bnp": {}}
+    known = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]["bnp"] if RESULTS.exists() else {}
+    results: dict[str, Any] = {"steps": steps, "longer": LONGER, "set-ups": {}, "bnp": known}
     begin = time.perf_counter()
-    with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=8) as pool:
-        waiting = [pool.apply_async(_job, (("treated", case, str(steps)),)) for case in faults]
-        waiting += [pool.apply_async(_job, (("bnp", task, str(4 * steps)),)) for task in tasks]
-        while waiting:
-            job, result = waiting.pop(0).get()
-            print(f"{time.perf_counter() - begin:5.0f} s  {' '.join(job)}", flush=True)
-            if job[0] == "treated":
-                results["faults"][job[1]] = result | {"long": {}}
-                jobs = [("longer", job[1], arm, str(LONGER * steps)) for arm in result.get("arms", ())]
-                waiting += [pool.apply_async(_job, (each,)) for each in jobs]
-            elif job[0] == "longer":
-                results["faults"][job[1]]["long"][job[2]] = result
-            else:
-                results["bnp"][job[1]] = result
+    with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
+        jobs = [("treated", name, str(steps)) for name in names]
+        jobs += [("bnp", task, str(4 * steps)) for task in tasks]
+        for job, result in pool.imap_unordered(_job, jobs):
+            print(f"{time.perf_counter() - begin:5.0f} s  {' '.join(job)}: {result.get('winner')}", flush=True)
+            results["bnp" if job[0] == "bnp" else "set-ups"][job[1]] = result
             yield results
 
 
@@ -168,12 +223,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--steps", type=int, default=STEPS, help="of a treatment; long runs have ten times this number")
-    parser.add_argument("--faults", nargs="*", default=FAULTS, choices=CASES, metavar="CASE")
-    parser.add_argument("--bnp", nargs="*", default=list(BNP_TASKS), choices=BNP_TASKS, metavar="TASK")
+    parser.add_argument("--only", nargs="*", default=[*HEALTHY, *SICK], choices=[*HEALTHY, *SICK], metavar="SET-UP")
+    parser.add_argument("--bnp", nargs="*", default=[], choices=BNP_TASKS, metavar="TASK")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     about = environment("cpu")
-    for results in measure(options.processes, options.steps, options.faults, options.bnp):
+    for results in measure(options.processes, options.steps, options.only, options.bnp):
         content = {"environment": about, "results": results}
         options.out.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -34,6 +34,7 @@ PROTOCOLS = {
     "Operator": "a user's own matrix, a tensor and our operators are all measured",
     "DenseOperator": "tensors and our operators, where the matrix itself is needed",
     "AsFactor": "operators that are AᵀA, among them a user's",
+    "Ended": "how a job ended; cells of a sweep and arms of a treatment have their own",
     "Watcher": "what receives a module's calls; every measurement has its own",
 }
 """Protocols that remain, and why: each has several implementations, or implementations that are not ours."""

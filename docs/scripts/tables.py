@@ -127,9 +127,9 @@ def _statistics(row: dict[str, Any]) -> str:
 
 def treatments() -> str:
     """What `treat` chose for ten faults, next to the best of all arms after ten times the steps."""
-    from benchmarks.treatment_tables import faults_table  # trains networks: slow to import
+    from benchmarks.treatment_tables import treatments_table  # trains networks: slow to import
 
-    return faults_table(read("treatments_cpu")["results"])
+    return treatments_table(read("treatments_cpu")["results"])
 
 
 def bnp_over_adam() -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from command import built, one_line, parsed, run, script, words
 
-from wellcond.cli.commands.treat import _table
-from wellcond.training.run import Run
+from wellcond.cli.commands.treat import _arms
 from wellcond.treatment.arm import Arm
+from wellcond.treatment.judged_run import JudgedRun
 from wellcond.treatment.treat import treat
 from wellcond.treatment.treatment import Treatment
 
@@ -93,7 +93,7 @@ def test_without_options_all_that_applies_is_screened(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     text = words(result.output)
     assert "screened out after 4 steps:" in text
-    assert "a random remedy" in text
+    assert "control (random)" in text
     assert "rate" in text
 
 
@@ -113,12 +113,12 @@ def test_warnings_are_printed_once_below_the_table(tmp_path: Path) -> None:
 
 def test_the_best_arm_is_bold_and_divergence_red() -> None:
     arms = {
-        "untreated": Arm("untreated", {0.1: {0: Run([0.5])}}),
-        "bnp": Arm("bnp", {0.3: {0: Run([0.25])}}),
-        "adam": Arm("adam", {1.0: {0: Run([0.5], diverged_at=2)}}),
+        "untreated": Arm("untreated", {0.1: {0: JudgedRun([0.5])}}),
+        "bnp": Arm("bnp", {0.3: {0: JudgedRun([0.25])}}),
+        "adam": Arm("adam", {1.0: {0: JudgedRun([0.5], diverged_at=2)}}),
         "clip": Arm("clip", screened=1.0),
     }
-    table = _table(Treatment(arms, (0,), 1))
+    table = _arms(Treatment(arms, (0,), 1))
     names = [(cell.plain, cell.style) for cell in table.columns[0].cells]
     assert names == [("untreated", ""), ("bnp", "bold"), ("adam", "red")]
 
@@ -147,7 +147,7 @@ def interrupted():
 """
 
 
-@pytest.mark.parametrize(("last", "runs"), [(9, 0), (14, 1)])
+@pytest.mark.parametrize(("last", "runs"), [(15, 0), (26, 1)])
 def test_an_interrupt_prints_what_is_finished(tmp_path: Path, last: int, runs: int) -> None:
     code = INTERRUPTED.format(last=last)
     result = run("treat", target(tmp_path, "interrupted", code), "--steps", 10, "--seeds", 2, "--remedies", "adam")

@@ -131,6 +131,7 @@ def treated() -> SimpleNamespace:
         best=best,
         verdict=lambda: "he helps.",
         table=lambda: (["arm", "loss"], [["<he>", "0.3"]]),
+        prices=lambda: (["arm", "memory"], [["<he>", "3 MiB"]]),
     )
 
 
@@ -138,7 +139,8 @@ def test_what_remedies_did_is_shown_with_curves_and_code() -> None:
     for text in (treatment_page(treated()), page({"a": SOUND}, treatment=treated())):
         document = Document(text)
         assert "What helps ✓ he helps. copy x < 1" in document.words
-        assert "arm loss <he> 0.3 <few> seeds" in document.words
+        assert "arm loss <he> 0.3" in document.words
+        assert "arm memory <he> 3 MiB <few> seeds" in document.words
         drawn = {trace["name"]: trace["y"] for figure in document.figures.values() for trace in figure["data"]}
         assert drawn["untreated, lr 0.1"] == [2.0, pytest.approx(1.8)]  # the mean, as far as both seeds go
         assert drawn["&lt;he&gt;, lr 0.3"] == [2.0, 0.3]

@@ -4,37 +4,47 @@ from __future__ import annotations
 
 import json
 import math
+import random
+from dataclasses import replace
 from pathlib import Path
-from statistics import stdev
+from statistics import stdev, variance
 from typing import Any
 
 import pytest
 
 from wellcond.errors import OutputError
 from wellcond.results import Cost
-from wellcond.results.quantities import COST, DIVERGED_AT, FINAL_LOSS, SCREENED_LOSS, STEPS, TRAINED_LR
-from wellcond.training.run import Run
+from wellcond.results.quantities import (
+    COST,
+    DIVERGED_AT,
+    FINAL_LOSS,
+    HELD_OUT_LOSS,
+    SCREENED_LOSS,
+    STEPS,
+    TRAINED_LR,
+)
 from wellcond.treatment.arm import Arm, Change, Spread
+from wellcond.treatment.judged_run import Check, JudgedRun
 from wellcond.treatment.student import two_sided_quantile
 from wellcond.treatment.treatment import Treatment
 
-DIVERGED = Run([2.0, 9.0], diverged_at=3)
+DIVERGED = JudgedRun([2.0, 9.0], diverged_at=3)
 
 
-def stairs(*levels: float) -> Run:
-    """20 steps whose loss goes down in stairs of equal length."""
-    return Run([level for level in levels for _ in range(20 // len(levels))])
+def judged(loss: float, **options: Any) -> JudgedRun:
+    """20 steps with one loss, which is that of two held-out batches too."""
+    return JudgedRun([loss] * 20, checks=(Check(20, (loss, loss), (loss, loss)),), **options)
 
 
-def arm(name: str, *finals: float | Run, lr: float = 0.1, **options: Any) -> Arm:
-    """One run per seed, by its final loss or the run itself."""
-    runs = {seed: run if isinstance(run, Run) else stairs(run) for seed, run in enumerate(finals)}
+def arm(name: str, *finals: float | JudgedRun, lr: float = 0.1, **options: Any) -> Arm:
+    """One run per seed, by its loss or the run itself."""
+    runs = {seed: run if isinstance(run, JudgedRun) else judged(run) for seed, run in enumerate(finals)}
     return Arm(name, {lr: runs} if runs else {}, code=f"{name} with lr={{lr}}", **options)
 
 
 def treatment(*arms: Arm) -> Treatment:
     seeds = max(len(runs) for each in arms for runs in each.runs.values())
-    return Treatment({each.name: each for each in arms}, tuple(range(seeds)), 20, 10, Cost(8, 8), 60)
+    return Treatment({each.name: each for each in arms}, tuple(range(seeds)), 20, 10, Cost(8, 8), 60.0)
 
 
 PLAIN = arm("untreated", 1.0, 1.1, 1.2)
@@ -42,7 +52,8 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     "a remedy helps": (
         [PLAIN, arm("bnp", 0.5, 0.6, 0.7), arm("rate", 0.9, 1.0, 1.1, lr=0.3)],
         "bnp helps: it ends at 0.6 (0.5 to 0.7) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It "
-        "reaches the untreated final loss after 2 of 20 steps. A better rate alone ends at 1 (0.9 to 1.1) at lr 0.3.",
+        "reaches the untreated network's training loss after 2 of 20 steps. A better rate alone ends at 1 (0.9 to 1.1) "
+        "at lr 0.3.",
         "bnp",
     ),
     "seeds that are paired tell what ranges that overlap do not": (
@@ -68,8 +79,8 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     ),
     "losses may be negative": (
         [arm("untreated", -1.0), arm("bnp", -2.0)],
-        "bnp helps: it ends at -2 at lr 0.1, the untreated network at -1 at lr 0.1. It reaches the untreated final "
-        "loss after 2 of 20 steps.",
+        "bnp helps: it ends at -2 at lr 0.1, the untreated network at -1 at lr 0.1. It reaches the untreated "
+        "network's training loss after 2 of 20 steps.",
         "bnp",
     ),
     "the untreated network diverges": (
@@ -87,19 +98,20 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     "the rate alone is as good": (
         [PLAIN, arm("bnp", 0.5, 0.6, 0.7), arm("rate", 0.55, 0.58, 0.73, lr=0.3)],
         "rate helps: it ends at 0.58 (0.55 to 0.73) at lr 0.3, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It "
-        "reaches the untreated final loss after 2 of 20 steps.",
+        "reaches the untreated network's training loss after 2 of 20 steps.",
         "rate",
     ),
     "the lowest is within noise, another is not": (
         [PLAIN, arm("bnp", 0.1, 1.3, 0.7), arm("adam", 0.8, 0.9, 1.0)],
         "adam helps: it ends at 0.9 (0.8 to 1) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It "
-        "reaches the untreated final loss after 2 of 20 steps.",
+        "reaches the untreated network's training loss after 2 of 20 steps.",
         "adam",
     ),
     "one remedy is as good as two": (
         [PLAIN, arm("bnp + adam", 0.5, 0.6, 0.7), arm("bnp", 0.55, 0.61, 0.69), arm("clip", 0.9, is_random=True)],
         "bnp helps: it ends at 0.61 (0.55 to 0.69) at lr 0.1, the untreated network at 1.1 (1 to 1.2) at lr 0.1. It "
-        "reaches the untreated final loss after 2 of 20 steps. A remedy drawn at random, clip, ends at 0.9 at lr 0.1.",
+        "reaches the untreated network's training loss after 2 of 20 steps. A remedy drawn at random, clip, ends at "
+        "0.9 at lr 0.1.",
         "bnp",
     ),
 }  # fmt: skip
@@ -114,13 +126,95 @@ def test_the_verdict_and_the_best_arm(arms: list[Arm], verdict: str, best: str |
 
 
 def test_an_interval_is_students() -> None:
-    change = Change.of([1.0, 2.0, 3.0])  # scipy.stats.t.interval(0.95, 2, 2, 1/√3)
+    change = Change.of([[1.0], [2.0], [3.0]])  # scipy.stats.t.interval(0.95, 2, 2, 1/√3)
     assert change.mean == 2.0
     assert change.low == pytest.approx(-0.48413771, abs=1e-7)
     assert change.high == pytest.approx(4.48413771, abs=1e-7)
-    assert Change.of([0.5]) == (0.5, 0.5, 0.5)
-    many = Change.of([0.0, 1.0] * 20)
+    assert Change.of([[1.0, 2.0, 3.0]]) == change  # of one seed, the batches are the sample
+    assert Change.of([[0.5]]) == (0.5, 0.5, 0.5)
+    many = Change.of([[0.0], [1.0]] * 20)
     assert many.high - many.mean == pytest.approx(2.02269092 * stdev([0.0, 1.0] * 20) / math.sqrt(40), rel=1e-8)
+
+
+def test_seeds_and_batches_add_to_the_interval() -> None:
+    change = Change.of([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    by_seed, by_batch = variance([1.5, 3.5, 5.5]) / 3, variance([3.0, 4.0]) / 2
+    degrees = int((by_seed + by_batch) ** 2 / (by_seed**2 / 2 + by_batch**2 / 1))
+    half = two_sided_quantile(degrees) * math.sqrt(by_seed + by_batch)
+    assert change == pytest.approx((3.5, 3.5 - half, 3.5 + half))
+
+
+def simulated(draw: random.Random, name: str, levels: list[float], scale: float) -> Arm:
+    """Five seeds of an arm that is as good as any: effects of its seeds and batches, and noise."""
+    of_batch = [level + scale * draw.gauss(0, 0.2) for level in levels]
+    of_seed = [scale * draw.gauss(0, 0.1) for _ in range(5)]
+    tables = [tuple(a + b + scale * draw.gauss(0, 0.1) for a in of_batch) for b in of_seed]
+    return arm(name, *(JudgedRun([1.0] * 20, checks=(Check(20, table, table),)) for table in tables))
+
+
+def test_of_arms_that_do_nothing_at_most_one_treatment_in_twenty_has_one_that_helps() -> None:
+    draw, false = random.Random(0), 0
+    for _ in range(200):
+        levels = [draw.lognormvariate(0, 0.5) for _ in range(8)]
+        names = ["untreated", *"abcdef"]
+        arms = [
+            simulated(draw, name, levels, scale) for name, scale in zip(names, (1, 1, 1, 0.3, 0.3, 2, 2), strict=True)
+        ]
+        false += treatment(*arms).best is not arms[0]
+    assert false <= 10
+
+
+def test_a_run_is_judged_where_one_would_stop_it() -> None:
+    """By the half of the batches that did not choose where."""
+    run = JudgedRun([1.0] * 20, checks=(Check(10, (0.4, 0.6), (0.7, 0.9)), Check(20, (0.5, 0.7), (0.1, 0.1))))
+    assert run.judged == (0.7, 0.9)
+    assert JudgedRun([2.0] * 20).judged == (2.0,)  # nothing is held out
+    assert JudgedRun([1.0] * 20, checks=(Check(20, (1.0,), (math.inf,)),)).judged == ()
+
+
+def test_the_control_never_wins() -> None:
+    result = treatment(PLAIN, arm("bnp", 0.1, 0.1, 0.1, is_random=True), arm("adam", 0.5, 0.6, 0.7))
+    assert result.best is result.arms["adam"]
+
+
+@pytest.mark.parametrize(("after", "best"), [(0.4, "adam"), (0.6, "untreated"), (math.inf, "untreated")])
+def test_what_is_only_faster_at_first_does_not_help(after: float, best: str) -> None:
+    arms = [arm("untreated", 1.0, 1.1, longer=judged(0.6)), arm("adam", 0.5, 0.6, longer=judged(after))]
+    result = replace(treatment(*arms), long_steps=200)
+    assert result.best is result.arms[best]
+    if best == "adam":
+        assert "After 200 steps it is at 0.4, the untreated network at 0.6." in result.verdict()
+    else:
+        assert result.verdict() == (
+            "None of these helps for long: untreated it ends at 1.05 (1 to 1.1) at lr 0.1, with adam at 0.55 (0.5 to "
+            f"0.6) at lr 0.1, but after 200 steps at 0.6, with adam at {'0.6' if after == 0.6 else 'no finite loss'}."
+        )
+
+
+def test_a_network_that_fits_needs_no_help() -> None:
+    arms = [arm("untreated", 0.004, 0.0041), arm("sgd", 0.001, 0.0011)]
+    result = replace(treatment(*arms), uninformed_loss=0.69)
+    assert result.best is result.untreated
+    assert result.verdict() == (
+        "Nothing helps, and nothing has to: untreated it ends at 0.00405 (0.004 to 0.0041) at lr 0.1, 0.59 % of what "
+        "an uninformed answer has."
+    )
+
+
+def test_what_a_lower_loss_costs() -> None:
+    def priced(name: str, loss: float, seconds: float, memory: int) -> Arm:
+        return arm(name, *(judged(loss, seconds=seconds, memory=memory * 2**20) for _ in range(2)))
+
+    arms = [
+        priced("untreated", 1.0, 0.001, 4), priced("bnp", 0.5, 0.003, 5), priced("adam", 0.7, 0.001, 6),
+        priced("both", 0.5, 0.003, 9), priced("worse", 0.9, 0.009, 9),
+    ]  # fmt: skip
+    result = treatment(*arms)
+    assert [each.name for each in result.pareto] == ["bnp", "adam", "untreated"]
+    assert result.prices()[1] == [
+        ["bnp", "50 %", "3 ms", "5 MiB"], ["adam", "30 %", "1 ms", "6 MiB"], ["untreated", "", "1 ms", "4 MiB"],
+    ]  # fmt: skip
+    assert "loss lower by" in str(result)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +243,8 @@ def test_an_arm_in_which_a_seed_diverged_has_no_final_loss() -> None:
 
 
 def test_a_slower_step_is_reported() -> None:
-    verdict = treatment(arm("untreated", 1.0, seconds=0.01), arm("bnp", 0.5, seconds=0.03)).verdict()
+    slow, fast = judged(0.5, seconds=0.03), judged(1.0, seconds=0.01)
+    verdict = treatment(arm("untreated", fast), arm("bnp", slow)).verdict()
     assert verdict.endswith("A step takes 3.0 times as long.")
 
 
@@ -167,7 +262,7 @@ def test_it_prints_as_a_table_with_its_verdict() -> None:
         "",
         result.code,
         "",
-        "Loss after 20 steps (mean of the last 2, median (least to greatest) of 3 seeds)",
+        "Loss after at most 20 steps, median (least to greatest) of 3 seeds",
     ]
     lines = {line.split()[0]: line for line in printed[6:10]}
     assert lines.keys() == {"untreated", "bnp", "adam", "clip"}
@@ -176,7 +271,7 @@ def test_it_prints_as_a_table_with_its_verdict() -> None:
     assert "screened: 0.25" in lines["adam"]
     assert "diverged" in lines["clip"]
     assert "last-bn refused: no" in printed
-    assert printed[-1] == "cost: 8 u (training steps); each arm that was run took 60"
+    assert printed[-1] == "cost: 8 u (training steps), of at most 60 planned"
 
 
 def test_where_nothing_helps_there_is_nothing_to_write() -> None:
@@ -194,9 +289,9 @@ def test_rows_hold_every_arm_and_the_best_one_first() -> None:
         assert row.step == 7
         by_arm.setdefault(row.layer, {})[row.quantity] = row.value
     assert by_arm == {
-        "": {TRAINED_LR: 0.7, FINAL_LOSS: 0.2, STEPS: 20, COST: 8},
-        "untreated": {TRAINED_LR: 0.1, FINAL_LOSS: 1.1},
-        "bnp": {TRAINED_LR: 0.7, FINAL_LOSS: 0.2},
+        "": {TRAINED_LR: 0.7, HELD_OUT_LOSS: 0.2, FINAL_LOSS: 0.2, STEPS: 20, COST: 8},
+        "untreated": {TRAINED_LR: 0.1, HELD_OUT_LOSS: 1.1, FINAL_LOSS: 1.1},
+        "bnp": {TRAINED_LR: 0.7, HELD_OUT_LOSS: 0.2, FINAL_LOSS: 0.2},
         "adam": {DIVERGED_AT: 3},
         "clip": {SCREENED_LOSS: 0.4},
     }

@@ -80,12 +80,12 @@ class Source:
         length = length_hint(self.loader, 0)
         why = "shuffles" if _shuffles(self.loader) else ""
         if not why:
-            first, second = (self._drawn(seed, COMPARED_EXAMPLES)[0] for seed in (1, 2))
-            if [*map(_fingerprint, first)] != [*map(_fingerprint, second)]:
+            first, second = (self.drawn(seed, COMPARED_EXAMPLES)[0] for seed in (1, 2))
+            if not same_batch(first, second):
                 why = "gives other data on every pass (a random augmentation, or a sampler that shuffles)"
             elif length:
                 return self.loader, ""
-        held, is_all = self._drawn(0, ENOUGH_EXAMPLES)
+        held, is_all = self.drawn(0, ENOUGH_EXAMPLES)
         if not held:
             raise InvalidProblem(NO_BATCHES)
         examples = sum(map(examples_in, held))
@@ -97,16 +97,15 @@ class Source:
             which = f"the {of} batches ({examples} examples) are held"
         return held, f"the loader {why or 'has no length'}, so {which}; every number is of these" if which else ""
 
-    def _drawn(self, seed: int, examples: int) -> tuple[list[Any], bool]:
+    def drawn(self, seed: int, examples: int) -> tuple[list[Any], bool]:
         """The first batches, until there are this many examples; and whether these are all batches."""
         drawn: list[Any] = []
         seen = size = 0
-        with rng_kept(self._device), contextlib.closing(_read(self.loader, seed, self._device)) as batches:
+        with rng_kept(self._device), contextlib.closing(read(self.loader, seed, self._device)) as batches:
             for batch in batches:
                 if drawn and (seen >= examples or len(drawn) == MOST_BATCHES or size >= MOST_BYTES):
                     return drawn, False
-                # a loader may reuse the memory of a batch for the next
-                drawn.append(tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch))
+                drawn.append(cloned(batch))
                 seen += examples_in(batch)
                 size += sum(t.numel() * t.element_size() for t in tensors_in(batch))
         return drawn, True
@@ -123,7 +122,7 @@ class Source:
         """
         for epoch in count() if epochs is None else range(epochs):
             is_empty = True
-            with contextlib.closing(_read(self.loader, seed + epoch, self._device)) as batches:
+            with contextlib.closing(read(self.loader, seed + epoch, self._device)) as batches:
                 for batch in batches:
                     is_empty = False
                     yield batch
@@ -131,7 +130,7 @@ class Source:
                 raise InvalidProblem(NO_BATCHES)
 
 
-def _read(loader: Iterable[Any], seed: int, device: torch.device) -> Generator[Any, None, None]:
+def read(loader: Iterable[Any], seed: int, device: torch.device) -> Generator[Any, None, None]:
     """The batches of one pass, with random numbers from a seed; the loader's own generators are restored afterwards."""
     with loader_generators_kept(loader, seed):
         seed_generators(seed, device)
@@ -150,6 +149,16 @@ def readable(loader: Iterable[Any]) -> Iterable[Any]:
 def _shuffles(loader: Any) -> bool:
     samplers = [getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None)]
     return any(isinstance(s, (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)) for s in samplers)
+
+
+def cloned(batch: Any) -> Any:
+    """A batch with tensors of its own: a loader may reuse the memory of a batch for the next."""
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
+
+
+def same_batch(one: Any, other: Any) -> bool:
+    """Whether two batches, or lists of batches, hold the same numbers in the same order."""
+    return _fingerprint(one) == _fingerprint(other)
 
 
 def _fingerprint(batch: Any) -> list[float]:

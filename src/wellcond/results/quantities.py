@@ -187,12 +187,15 @@ TERM: Final = quantity("term", "part of λmax")
 
 TRAINING_LOSS: Final = quantity("training_loss", "loss")
 FINAL_LOSS: Final = quantity("final_loss")
+HELD_OUT_LOSS: Final = quantity("held_out_loss", "held-out loss")
 SCREENED_LOSS: Final = quantity("screened_loss", "loss after the screening")
 TEST_LOSS: Final = quantity("test_loss")
 TEST_ACCURACY: Final = quantity("test_accuracy")
 STEPS: Final = quantity("steps", unit="steps")
 DIVERGED_AT: Final = quantity("diverged_at", unit="steps")
 TRAINED_LR: Final = quantity("trained_lr", "lr of the run", "lr")
+STEP_TIME: Final = quantity("step_time", "time of a step", "s")
+STEP_MEMORY: Final = quantity("step_memory", "memory of a step", "bytes")
 """The learning rate of a training run; `lr` is the optimizer's."""
 TRAINED_MAX_LR: Final = quantity("trained_max_lr", "largest stable lr after training", "lr")
 

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median, stdev
+from statistics import fmean, median, variance
 from typing import NamedTuple
 
 from wellcond.results import Row, number
-from wellcond.results.quantities import DIVERGED_AT, FINAL_LOSS, SCREENED_LOSS, TRAINED_LR
-from wellcond.training.run import Run
+from wellcond.results.quantities import (
+    DIVERGED_AT,
+    FINAL_LOSS,
+    HELD_OUT_LOSS,
+    SCREENED_LOSS,
+    STEP_MEMORY,
+    STEP_TIME,
+    TRAINED_LR,
+)
+from wellcond.treatment.judged_run import JudgedRun
 from wellcond.treatment.student import two_sided_quantile
+
+LEVEL = 0.95
+"""Probability that all intervals of a treatment hold what they should."""
+
+NOT_FINITE = "not finite on held-out data"
 
 
 class Spread(NamedTuple):
@@ -26,24 +40,38 @@ class Spread(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The mean of paired differences and its 95 % interval by Student's t; both ends are the mean of a single pair."""
+    """The mean difference of two arms, and an interval that holds the true one; both ends are the mean of one pair.
+
+    Two things are samples: seeds, and held-out batches. Of differences d[seed][batch] the mean has the variance
+    s²(means over batches)/seeds + s²(means over seeds)/batches, at most: what is neither is counted twice. Its degrees
+    of freedom follow from those of the two (Satterthwaite 1946), rounded down.
+    """
 
     mean: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, differences: list[float]) -> Change:
-        """The change by one difference per seed.
+    def of(cls, differences: Sequence[Sequence[float]], *, comparisons: int = 1) -> Change:
+        """The change by differences, seed by seed and then batch by batch.
+
+        Args:
+            differences: The same number for each seed.
+            comparisons: The number of intervals, all of which are right with a probability of 95 % (Bonferroni).
 
         Example:
-            >>> print(Change.of([1.0, 2.0, 3.0]))       # 2 ± 4.303 · 1/√3
+            >>> print(Change.of([[1.0], [2.0], [3.0]]))       # 2 ± 4.303 · 1/√3
             +2 (-0.484 to +4.48)
         """
-        mean, count = fmean(differences), len(differences)
-        if count == 1:
+        by_seed = [fmean(of_seed) for of_seed in differences]
+        by_batch = [fmean(of_batch) for of_batch in zip(*differences, strict=True)]
+        mean = fmean(by_seed)
+        parts = [(variance(each) / len(each), len(each) - 1) for each in (by_seed, by_batch) if len(each) > 1]
+        total = sum(part for part, _ in parts)
+        if not total:
             return cls(mean, mean, mean)
-        half = two_sided_quantile(count - 1) * stdev(differences) / math.sqrt(count)
+        degrees = int(total**2 / sum(part**2 / freedom for part, freedom in parts))
+        half = two_sided_quantile(degrees, 1 - (1 - LEVEL) / comparisons) * math.sqrt(total)
         return cls(mean, mean - half, mean + half)
 
     def __str__(self) -> str:
@@ -61,50 +89,72 @@ class Arm:
         refused: Why the network cannot have this remedy, or None.
         why: What the remedy does, and when it helps.
         code: The lines to write, with `{lr}` in place of the learning rate.
-        screened: The loss that its best rate reached in the screening, with one seed; None where it was not screened,
-            infinite where every rate diverged.
+        longer: A longer run with the first seed, by which a winner is confirmed.
+        screened: The held-out loss that its best rate reached in the screening, with one seed; None where it was not
+            screened, infinite where every rate diverged.
         found_by: Rules whose findings propose it.
         is_random: Whether it was drawn at random, as a control.
-        seconds: Time of one step of its fastest run.
     """
 
     name: str
-    runs: dict[float, dict[int, Run]] = field(default_factory=dict)
+    runs: dict[float, dict[int, JudgedRun]] = field(default_factory=dict)
     refused: str | None = None
     why: str = ""
     code: str = ""
+    longer: JudgedRun | None = None
     screened: float | None = None
     found_by: tuple[str, ...] = ()
     is_random: bool = False
-    seconds: float = math.nan
+
+    @property
+    def seconds(self) -> float:
+        """Time of a step, of the fastest run; NaN if none finished."""
+        return min((run.seconds for run in self._best_runs.values()), default=math.nan)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a training step takes; 0 if that is not known."""
+        return max((run.memory for run in self._best_runs.values()), default=0)
 
     def final(self, lr: float) -> Spread | None:
-        """The final losses at a learning rate; None if a seed diverged there, or none was run."""
-        finals = [run.final for run in self.runs.get(lr, {}).values()]
-        finished = [final for final in finals if final is not None]
-        if not finished or len(finished) < len(finals):
-            return None
-        return Spread(median(finished), min(finished), max(finished))
+        """The losses that the runs at a learning rate are judged by; None if a seed diverged there, or none was run."""
+        return _spread([fmean(run.judged) if run.judged else None for run in self.runs.get(lr, {}).values()])
 
     @property
     def best_lr(self) -> float | None:
-        """The learning rate with the lowest median final loss; None if every one diverged."""
+        """The learning rate with the lowest median loss; None if every one diverged."""
         finals = {lr: final.median for lr in self.runs if (final := self.final(lr)) is not None}
         return min(finals, key=finals.__getitem__, default=None)
 
     @property
     def best_final(self) -> Spread | None:
-        """The final losses at the best learning rate."""
+        """The losses at the best learning rate: of held-out batches where there are any, else of training."""
         return None if self.best_lr is None else self.final(self.best_lr)
 
-    def change_from(self, other: Arm) -> Change | None:
-        """This arm's final loss less the other's, seed by seed, each at its best rate; None if either diverged."""
-        if self.best_lr is None or other.best_lr is None:
-            return None
-        ours, theirs = self.runs[self.best_lr], other.runs[other.best_lr]
-        pairs = [(ours[seed].final, theirs[seed].final) for seed in ours.keys() & theirs.keys()]
-        differences = [a - b for a, b in pairs if a is not None and b is not None]
-        return Change.of(differences) if differences else None
+    @property
+    def training(self) -> Spread | None:
+        """The training losses at the end of the best runs."""
+        return _spread([run.final for run in self._best_runs.values()])
+
+    @property
+    def _best_runs(self) -> dict[int, JudgedRun]:
+        return {} if self.best_lr is None else self.runs[self.best_lr]
+
+    @property
+    def _is_held_out(self) -> bool:
+        return any(run.checks for run in self._best_runs.values())
+
+    def change_from(self, other: Arm, *, comparisons: int = 1) -> Change | None:
+        """This arm's loss less the other's, seed by seed, each at its best rate; None if either diverged.
+
+        Args:
+            other: The arm to compare with.
+            comparisons: As in `Change.of`.
+        """
+        ours, theirs = self._best_runs, other._best_runs
+        pairs = [(ours[seed].judged, theirs[seed].judged) for seed in ours.keys() & theirs.keys()]
+        differences = [[a - b for a, b in zip(*pair, strict=True)] for pair in pairs]
+        return Change.of(differences, comparisons=comparisons) if differences else None
 
     @property
     def outcome(self) -> str:
@@ -118,14 +168,15 @@ class Arm:
             return "diverged" if math.isinf(self.screened) else f"screened: {number(self.screened)}"
         if self.best_final is not None:
             return str(self.best_final)
-        diverged = [run for run in runs if run.final is None]
+        diverged = [run for run in runs if not run.judged]
         if len(diverged) < len(runs):
             return f"{len(diverged)} of {len(runs)} diverged"
-        return str(min(diverged, key=lambda run: run.diverged_at or 0))
+        first = min(diverged, key=lambda run: run.diverged_at or math.inf)
+        return NOT_FINITE if first.diverged_at is None else str(first)
 
     def steps_to(self, loss: float) -> int | None:
-        """The median over seeds of the first step at which the best runs are at most `loss`; None if one never is."""
-        steps = [] if self.best_lr is None else [run.steps_to(loss) for run in self.runs[self.best_lr].values()]
+        """The first step, median over seeds, at which the training loss is at most `loss`; None if one never is."""
+        steps = [run.steps_to(loss) for run in self._best_runs.values()]
         reached = [step for step in steps if step is not None]
         return int(median(reached)) if reached and len(reached) == len(steps) else None
 
@@ -139,7 +190,10 @@ class Arm:
         values: dict[str, tuple[float, str]] = {}
         diverged = [run.diverged_at for runs in self.runs.values() for run in runs.values() if run.diverged_at]
         if self.best_lr is not None and self.best_final is not None:
-            values = {TRAINED_LR: (self.best_lr, "lr"), FINAL_LOSS: (self.best_final.median, "")}
+            values = {TRAINED_LR: (self.best_lr, "lr")}
+            values |= {HELD_OUT_LOSS: (self.best_final.median, "")} if self._is_held_out else {}
+            values |= {} if self.training is None else {FINAL_LOSS: (self.training.median, "")}
+            values |= {STEP_TIME: (self.seconds, "s"), STEP_MEMORY: (self.memory, "bytes")} if self.memory else {}
         elif diverged:
             values = {DIVERGED_AT: (float(min(diverged)), "steps")}
         elif self.screened is not None:
@@ -149,3 +203,11 @@ class Arm:
 
     def __str__(self) -> str:
         return self.outcome if self.best_lr is None else f"{self.best_final} at lr {self.best_lr:.3g}"
+
+
+def _spread(losses: Sequence[float | None]) -> Spread | None:
+    """None if a run diverged, or there is none."""
+    finished = [loss for loss in losses if loss is not None]
+    if not finished or len(finished) < len(losses):
+        return None
+    return Spread(median(finished), min(finished), max(finished))

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-from torch.optim import Optimizer
-
 from wellcond.diagnosis.finding import Finding
-from wellcond.errors import NonFinite, Unsupported, WellcondError
-from wellcond.learning_rate.race.horizon import last_loss
-from wellcond.learning_rate.race.race import LENGTHS, MAX_STEPS, race, went_up
-from wellcond.network.calling import one_line
-from wellcond.problem.problem import Problem
+from wellcond.errors import NonFinite, WellcondError
 from wellcond.remedies.remedy import REMEDIES
-from wellcond.remedies.setup import Setup
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyTrainer
+from wellcond.training.launching.launcher import InProcess, Launcher
 from wellcond.training.optimizers import largest_lr
-from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm
+from wellcond.treatment.arm_job import ArmJob, Task, one_thread
+from wellcond.treatment.conditions import Conditions, timed_step, uninformed_loss
 from wellcond.treatment.ranking import (
     FINALISTS,
     advised,
     drawn,
     finalists,
     fits,
-    in_order,
     not_chosen,
     parts_of,
     proposals_of,
@@ -39,32 +30,25 @@ from wellcond.treatment.ranking import (
 )
 from wellcond.treatment.treatment import TOGETHER, UNTREATED, Treatment
 
-LEAST_RACE, MOST_SCREENING = 225, 900
-"""Steps of all runs of a race together: no fewer, and in the screening no more. The longest run has 2/9 of them."""
-RACE_RUNS = 3
-"""Steps of the race of an arm that is trained in full, in runs of full length."""
+CANDIDATES = 2
+"""Winners that are trained longer, if the first one does not hold."""
 PARTNERS, ROUNDS = 3, 2
 """Remedies that the best one is combined with, and how often more are added."""
-TRIES, SAFER = 3, 4.0
-"""A race is shorter than the run: a rate that then diverges is divided by `SAFER`, at most this often."""
 DATA = ("scale-inputs", "scale-targets")
 """Where both are unscaled neither may help alone: they are tried together, however each does alone."""
-PLAIN_ERRORS = (RuntimeError, NotImplementedError)
-"""Errors of torch itself, as of an optimizer that takes no sparse gradients; subclasses are the user's own."""
-NOTHING_TO_TREAT = "there is nothing to treat: the network has what this remedy gives, or lacks what it changes."
 ONE_SEED = "the data are one batch and nothing is random, so every seed gives the same run; one was made."
+
+FEW_SEEDS = "with one seed it is not known how far another would differ: intervals are of the held-out batches alone."
 
 
 class Comparison:
-    """Makes the arms of a treatment, one after another.
+    """Makes the arms of a treatment.
 
     Args:
-        problem: The user's problem.
-        optimizer: The user's optimizer; None: SGD.
-        momentum: Momentum of SGD where no optimizer is given.
-        steps: The length of every run.
-        seeds: Seeds of the runs; races have the first.
+        conditions: What all arms have in common.
+        seeds: Seeds of the runs.
         named: The number of remedies that the user has named; None: all are screened.
+        launcher: Runs the races and runs; None: one after the other, in this process.
         progress: Called as (what is being done, share of all work done).
 
     Attributes:
@@ -72,89 +56,99 @@ class Comparison:
         seeds: Seeds of the runs; one if all give the same run.
         cost: Cost of everything so far. One u is a training step.
         notes: What else the user should know.
+        planned: Most u that the comparison will take; infinite before `plan()`.
     """
 
     def __init__(
         self,
-        problem: Problem,
-        optimizer: Optimizer | None,
-        momentum: float,
-        steps: int,
+        conditions: Conditions,
         seeds: tuple[int, ...],
-        named: int | None,
-        progress: Progress,
+        named: int | None = None,
+        launcher: Launcher | None = None,
+        progress: Progress = lambda _what, _share: None,
     ) -> None:
         self.arms: dict[str, Arm] = {}
         self.seeds = seeds
         self.cost = Cost()
         self.notes: list[str] = []
-        self._steps, self._progress = steps, progress
-        self._screening_max = min(max(steps, LEAST_RACE), MOST_SCREENING)
-        self._screening_steps = min(steps, round(LENGTHS[-1] * self._screening_max / MAX_STEPS))
-        self._race_max = max(RACE_RUNS * steps, LEAST_RACE)
-        self._problem, self._optimizer, self._momentum = problem, optimizer, momentum
-        self._screened_rates: dict[str, float] = {}
+        self.planned = math.inf
+        self._conditions, self._named = conditions, named
+        self._launcher, self._progress = launcher or InProcess(), progress
+        self._rates: dict[str, float] = {}
         self._findings: Sequence[Finding] = ()
         self._proposals: dict[str, tuple[str, ...]] = {}
         self._advice = ""
-        self._planned = (FINALISTS + 4 if named is None else named + 1) * (self._race_max + len(seeds) * steps)
-        if named is None:
-            self._planned += (len(REMEDIES) + 1 + PARTNERS * ROUNDS) * self._screening_max
-        self._done = 0
+        self._uninformed = 0.0
+        self._long_steps = 0
+        self._planned = 1.0
+        self._done = 0.0
         """Steps so far, as they were planned."""
 
     # the stages
 
+    def plan(self) -> float:
+        """See whether seeds matter, and how long all will take, from a few steps that are timed.
+
+        Returns:
+            Seconds in one process; NaN if no step can be taken. `planned` is what it will take in u.
+        """
+        shared = self._conditions
+        seconds, per_step = math.nan, 1.0
+        with one_thread(), contextlib.suppress(NonFinite):
+            trainer = CopyTrainer(shared.problem, shared.optimizer, shared.momentum)
+            depends_on_seed = trainer.depends_on_seed()
+            if len(self.seeds) == 1 and depends_on_seed:
+                self.notes.append(FEW_SEEDS)
+            if len(self.seeds) > 1 and not depends_on_seed:
+                self.seeds = self.seeds[:1]
+                self.notes.append(ONE_SEED)
+            self._uninformed = uninformed_loss(shared) or trainer.first_loss
+            seconds, per_step = timed_step(trainer, shared.race_seed)
+            self.cost += trainer.cost
+        tasks: tuple[Task, ...] = ("begin", "repeat", "screen", "confirm")
+        first, repeated, screened, longer = (self._job(UNTREATED, task, self.seeds[0]).planned for task in tasks)
+        trained = FINALISTS + 4 if self._named is None else self._named + 1
+        tried = 0 if self._named is not None else len(REMEDIES) + 2 + PARTNERS * ROUNDS
+        self._planned = trained * (first + (len(self.seeds) - 1) * repeated) + tried * screened
+        self._planned += (1 + CANDIDATES) * longer if shared.long_steps > shared.steps else 0
+        self.planned = self.cost.u + per_step * self._planned
+        return self._planned * seconds
+
     def train_untreated(self) -> None:
         """The network as it is: at the rate of its optimizer, or at one that a race finds if there is none."""
-        arm = Arm(UNTREATED, why="The network, its optimizer and its rate as they are.")
-        try:
-            trainer = CopyTrainer(self._problem, self._optimizer, self._momentum)
-        except NonFinite as error:
-            self.arms[UNTREATED] = replace(arm, runs={math.nan: {self.seeds[0]: Run([], 1, str(error))}})
-            return
-        if len(self.seeds) > 1 and not trainer.depends_on_seed():
-            self.seeds = self.seeds[:1]
-            self.notes.append(ONE_SEED)
-        self.cost += trainer.cost
-        self.arms[UNTREATED] = arm
-        if trainer.optimizer is not None:
-            rate = largest_lr(trainer.optimizer)
+        self.arms[UNTREATED] = self._new(UNTREATED)
+        optimizer, seeds = self._conditions.optimizer, self.seeds
+        if optimizer is None:
+            self._run([self._job(UNTREATED, "begin", seeds[0])])
+            seeds = seeds[1:]
         else:
-            raced, _ = self._race(UNTREATED, trainer, self._race_max, None)
-            rate = self._train_safely(UNTREATED, trainer, raced)
-        for seed in self.seeds:
-            if seed not in self.arms[UNTREATED].runs.get(rate, ()):
-                self._train(UNTREATED, trainer, rate, seed)
+            self._rates[UNTREATED] = largest_lr(optimizer)
+        self._run([self._job(UNTREATED, "repeat", seed) for seed in seeds])
 
     def screen(self, findings: Sequence[Finding]) -> None:
         """Every remedy that applies, by a short race of rates; then combinations of the best with others."""
         self._findings, self._proposals = findings, proposals_of(findings)
-        for name in REMEDIES:
-            self._screen(name)
+        self._screen(list(REMEDIES))
         self._advice = advised(self.arms, findings, self._proposals)
-        for name in (TOGETHER.join(DATA), self._advice):
-            if name and name not in self.arms and all(part in self.arms for part in parts_of(name)):
-                self._screen(name)
+        together = [name for name in (TOGETHER.join(DATA), self._advice) if name and name not in self.arms]
+        self._screen([name for name in together if all(part in self.arms for part in parts_of(name))])
         for _ in range(ROUNDS):
             order = ranked(self.arms)
             if not order:
                 return
             partners = [name for name in order[1:] if TOGETHER not in name and fits(order[0], name)][:PARTNERS]
             combinations = [f"{order[0]}{TOGETHER}{name}" for name in partners]
-            for name in combinations:
-                if name not in self.arms:
-                    self._screen(name)
+            self._screen([name for name in combinations if name not in self.arms])
             if not combinations or ranked(self.arms)[0] == order[0]:
                 return
 
     def train_finalists(self) -> None:
         """The best of the screening, the findings' advice, a better rate alone and a random remedy: all steps."""
         names = finalists(self.arms, self._advice)
-        seed = f"{self.seeds[0]} {self._problem.size}"  # not the same draw for all networks
-        if (control := drawn(self.arms, self._proposals, seed)) is not None:
+        seed = f"{self.seeds[0]} {self._conditions.problem.size}"  # not the same draw for all networks
+        if (control := drawn(self.arms, [*self._proposals, *names], seed)) is not None:
             self.arms[control] = replace(self.arms[control], is_random=True)
-            names += [control] if control not in names else []
+            names.append(control)
         self._train_all(names)
 
     def train_named(self, names: Sequence[str], findings: Sequence[Finding]) -> None:
@@ -163,6 +157,19 @@ class Comparison:
         for name in names:
             self.arms[name] = self._new(name)
         self._train_all(names)
+
+    def confirm(self) -> None:
+        """Longer runs of the winner and of the untreated network; of the next best one if the winner does not hold."""
+        if self._conditions.long_steps == self._conditions.steps:
+            return
+        for _ in range(CANDIDATES):
+            best = self.treatment().best
+            if best is None or best.name == UNTREATED or best.longer is not None:
+                break
+            arms = [arm for arm in (self.arms[UNTREATED], best) if arm.longer is None and arm.best_lr is not None]
+            jobs = [self._job(arm.name, "confirm", self.seeds[0]) for arm in arms]
+            self._run([replace(job, lr=job.arm.best_lr) for job in jobs])
+        self._long_steps = self._conditions.long_steps
 
     def treatment(self, *, is_complete: bool = True) -> Treatment:
         """The result so far: the arms that were trained first, the best of them first."""
@@ -173,143 +180,76 @@ class Comparison:
             return arm.name != UNTREATED, not arm.runs, final, screened
 
         arms = {arm.name: arm for arm in sorted(self.arms.values(), key=place)}
-        if self._optimizer is None:  # a race has found its rate; one that the user has chosen needs no line
-            arms[UNTREATED] = replace(arms[UNTREATED], code=self._setup.code)
+        if self._conditions.optimizer is not None:  # the user has chosen the rate, which needs no line
+            arms[UNTREATED] = replace(arms[UNTREATED], code="")
         has_screening = any(arm.screened is not None for arm in arms.values())
         treatment = Treatment(
             arms,
             self.seeds,
-            self._steps,
-            self._screening_steps if has_screening else 0,
-            self.cost,
-            self._race_max + len(self.seeds) * self._steps,
-            tuple(self.notes),
-            is_complete,
+            self._conditions.steps,
+            self._conditions.screening_steps if has_screening else 0,
+            judged_by=self._conditions.held.about,
+            uninformed_loss=self._uninformed,
+            long_steps=self._long_steps,
+            planned=self.planned,
+            cost=self.cost,
+            notes=tuple(self.notes),
+            is_complete=is_complete,
         )
         if not is_complete or treatment.best is None:
             return treatment
         return replace(treatment, notes=(*self.notes, *not_chosen(arms, self._findings, treatment.best)))
 
-    # one arm
-
-    @functools.cached_property
-    def _setup(self) -> Setup:
-        """The user's set-up, which remedies change."""
-        return Setup.of(self._problem, self._optimizer, momentum=self._momentum, steps=self._steps)
+    # jobs
 
     def _new(self, name: str) -> Arm:
+        if name == UNTREATED:
+            return Arm(name, why="The network, its optimizer and its rate as they are.")
         parts = parts_of(name)
         rules = tuple(dict.fromkeys(rule for part in parts for rule in self._proposals.get(part, ())))
         return Arm(name, why="\n".join(REMEDIES[part].why for part in parts), found_by=rules)
 
-    def _screen(self, name: str) -> None:
-        arm, end = self._new(name), self._done + self._screening_max
-        with self._refusing(arm):
-            setup = self._treated(name, self._screening_steps)
-            if setup is not None:
-                rate, loss = self._race(name, self._trainer(setup), self._screening_max, None)
-                self._screened_rates |= {} if math.isnan(rate) else {name: rate}
-                self.arms[name] = replace(arm, screened=loss, code=setup.code)
-        self._done = end
+    def _job(self, name: str, task: Task, seed: int) -> ArmJob:
+        arm, shared = self.arms.get(name) or self._new(name), self._conditions
+        return ArmJob(shared, arm, task, seed, self._rates.get(name), device=str(shared.problem.device))
+
+    def _screen(self, names: Sequence[str]) -> None:
+        order = [*self.arms, *names]
+        self._run([self._job(name, "screen", self._conditions.race_seed) for name in names])
+        self.arms = {name: self.arms[name] for name in order if name in self.arms}  # not as other processes ended
 
     def _train_all(self, names: Sequence[str]) -> None:
         """A race of rates for each; then all of them with one seed after the other, so that an interrupt is fair."""
-        ready: dict[str, tuple[CopyTrainer, float]] = {}
-        for name in names:
-            with self._refusing(self.arms[name]):
-                setup = self._treated(name, self._steps)
-                if setup is None:
-                    raise Unsupported(NOTHING_TO_TREAT)
-                self.arms[name] = replace(self.arms[name], code=setup.code)
-                trainer = self._trainer(setup)
-                rate, _ = self._race(name, trainer, self._race_max, self._screened_rates.get(name))
-                ready[name] = trainer, self._train_safely(name, trainer, rate)
-        for seed in self.seeds[1:]:
-            for name, (trainer, rate) in ready.items():
-                if self.arms[name].refused is None:
-                    with self._refusing(self.arms[name]):
-                        self._train(name, trainer, rate, seed)
+        self._run([self._job(name, "begin", self.seeds[0]) for name in names])
+        ready = [name for name in names if self.arms[name].refused is None]
+        self._run([self._job(name, "repeat", seed) for seed in self.seeds[1:] for name in ready])
 
-    def _treated(self, name: str, steps: int) -> Setup | None:
-        """The set-up with these remedies; None if one of them has nothing to treat."""
-        setup: Setup | None = replace(self._setup, steps=steps)
-        for part in in_order(parts_of(name)):
-            if setup is None:
-                return None
-            setup = REMEDIES[part].apply(setup)
-        return setup
+    def _run(self, jobs: Sequence[ArmJob]) -> None:
+        """Run jobs, and keep what each of them adds to its arm."""
+        planned = {job.name: job.planned for job in jobs}
+        shares = dict.fromkeys(planned, 0.0)
 
-    @contextlib.contextmanager
-    def _refusing(self, arm: Arm) -> Iterator[None]:
-        """An arm that the network does not allow, or that does not fit into memory, is refused; the others go on."""
-        try:
-            yield
-        except NonFinite:  # it diverges before its first step
-            self.arms[arm.name] = replace(arm, screened=math.inf)
-        except WellcondError as error:
-            self.arms[arm.name] = replace(arm, runs={}, refused=str(error))
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            self.arms[arm.name] = replace(arm, runs={}, refused=f"it does not fit into memory: {error}")
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-        except RuntimeError as error:
-            if type(error) not in PLAIN_ERRORS:
-                raise
-            self.arms[arm.name] = replace(arm, runs={}, refused=one_line(error))
+        def tell(job: ArmJob, what: str, share: float) -> None:
+            shares[job.name] = share
+            done = self._done + sum(planned[name] * share for name, share in shares.items())
+            self._progress(f"{job.arm.name}: {what}", min(done / self._planned, 1.0))
 
-    # races and runs
+        with contextlib.closing(self._launcher.run(jobs, tell)) as running:
+            for ended in running:
+                if ended.error:
+                    raise WellcondError(ended.error)
+                self.cost += ended.cost
+                if ended.arm is not None:
+                    self._keep(ended.arm, ended.lr)
+        self._done += sum(planned.values())
 
-    def _trainer(self, setup: Setup) -> CopyTrainer:
-        trainer = CopyTrainer(setup.problem, setup.optimizer, setup.momentum, before_training=setup.before_training)
-        self.cost += trainer.cost
-        return trainer
-
-    @contextlib.contextmanager
-    def _counting(self, trainer: CopyTrainer) -> Iterator[None]:
-        before = trainer.cost
-        try:
-            yield
-        finally:
-            self.cost += trainer.cost - before
-
-    def _race(self, name: str, trainer: CopyTrainer, most: int, center: float | None) -> tuple[float, float]:
-        """The rate that wins a race, and the loss of its best run; NaN and infinity if no rate trains."""
-        if center is None and trainer.optimizer is not None:
-            center = abs(largest_lr(trainer.optimizer)) or None  # a negative rate is a fault, not a place to begin
-        progress = self._part(f"{name}: race of learning rates", most)
-        with self._counting(trainer):
-            outcome = race(
-                trainer, steps=self._steps, max_steps=most, center=center, seed=self.seeds[0], progress=progress
-            )
-        self._done += most
-        return outcome.lr, math.inf if math.isnan(outcome.lr) else last_loss(outcome.runs[outcome.best].losses)
-
-    def _train_safely(self, name: str, trainer: CopyTrainer, rate: float) -> float:
-        """The rate at which a run of full length does not diverge, tried with the first seed."""
-        for _ in range(TRIES):
-            self._train(name, trainer, rate, self.seeds[0])
-            if math.isnan(rate) or not went_up(self.arms[name].runs[rate][self.seeds[0]]):
-                return rate
-            rate /= SAFER
-        return rate * SAFER
-
-    def _train(self, name: str, trainer: CopyTrainer, rate: float, seed: int) -> None:
-        """Add a run to an arm."""
-        arm = self.arms[name]
-        if math.isnan(rate):  # the race has shown that no rate trains
-            self.arms[name] = replace(arm, runs=arm.runs or {rate: {seed: Run([], 1, "no rate trains it")}})
+    def _keep(self, arm: Arm, lr: float) -> None:
+        """Merge what a job returns with what others have added to its arm."""
+        known = self.arms.get(arm.name, arm)
+        if known.refused is not None:
             return
-        # processor time leaves out other programs; of a GPU there is none
-        clock = time.process_time if trainer.problem.device.type == "cpu" else time.perf_counter
-        begin = clock()
-        with self._counting(trainer):
-            progress = self._part(f"{name} at lr {rate:.3g}, seed {seed}", self._steps)
-            run = trainer.start(rate, seed=seed).run(self._steps, progress)
-        self._done += self._steps
-        runs = arm.runs | {rate: arm.runs.get(rate, {}) | {seed: run}}
-        seconds = math.nan if run.final is None else (clock() - begin) / self._steps
-        self.arms[name] = replace(arm, runs=runs, seconds=min(seconds, arm.seconds, key=lambda s: (math.isnan(s), s)))
-
-    def _part(self, what: str, steps: int) -> Progress:
-        begin = self._done
-        return lambda _what, share: self._progress(what, min((begin + share * steps) / self._planned, 1.0))
+        runs = {} if arm.refused is not None else dict(known.runs)
+        for rate, by_seed in arm.runs.items():
+            runs[rate] = runs.get(rate, {}) | by_seed
+        self.arms[arm.name] = replace(arm, runs=runs)
+        self._rates[arm.name] = lr

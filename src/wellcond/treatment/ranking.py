@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.remedies.remedy import REMEDIES
@@ -116,8 +116,14 @@ def not_chosen(arms: Arms, findings: Sequence[Finding], best: Arm) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
-def drawn(arms: Arms, proposals: Proposals, seed: str) -> str | None:
-    """A remedy drawn at random, if possible one that no finding proposes; None if no remedy applies."""
-    applicable = [name for name in REMEDIES if is_screened(arms, name) and name != RATE]
-    pool = [name for name in applicable if name not in proposals] or applicable
+def drawn(arms: Arms, others: Collection[str], seed: str) -> str | None:
+    """A remedy drawn at random as a control, none that is tried for a reason; None if there is none.
+
+    Args:
+        arms: Arms that were screened.
+        others: Arms that findings propose, or that go on because of their screening.
+        seed: Seed of the draw.
+    """
+    taken = {RATE, *others, *(part for name in others for part in parts_of(name))}
+    pool = [name for name in REMEDIES if is_screened(arms, name) and name not in taken]
     return random.Random(seed).choice(pool) if pool else None

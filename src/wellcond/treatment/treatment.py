@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 
-from wellcond.results import Cost, Result, Row, text_table
+from wellcond.results import Cost, Result, Row, number, text_table
 from wellcond.results.quantities import COST, STEPS
-from wellcond.training.run import averaged_steps
 from wellcond.treatment.arm import Arm, Change
+from wellcond.treatment.judged_run import JudgedRun
+from wellcond.treatment.prices import median_of, price_table, unbeaten
 
 UNTREATED = "untreated"
 RATE = "rate"
@@ -19,8 +21,10 @@ LITTLE = 0.05
 """Few seeds have wide intervals: an arm that ends higher by more than this share of the untreated loss is worse."""
 SLOWER = 1.5
 """A step that takes more than this many times as long is reported; less may be the machine."""
+PRICES = "What a lower loss costs: arms that no other beats in loss, time and memory at once"
 WORTHWHILE = 0.01
-"""Smallest improvement that counts as help, as a share of the untreated network's loss."""
+"""Smallest improvement that counts as help, as a share of the loss of an uninformed answer, or of the untreated
+network's if that is higher: of a regression, a hundredth of the variance."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,11 @@ class Treatment(Result):
         steps: The length of every run.
         screening_steps: The length of the runs of the screening.
         cost: Cost of everything. One u is a training step: forward and backward pass of one mini-batch.
-        cost_per_arm: Steps of each arm that was run, its race of learning rates included.
+        planned: Most u that it was to take, as said before it began.
+        judged_by: Which data the losses are of.
+        long_steps: The length of the runs that have confirmed the best; 0 if there are none.
+        uninformed_loss: Loss of the best answer that is the same for all examples, or of the network before training
+            where that is not known.
         notes: What else the user should know.
         is_complete: False after an interrupt.
     """
@@ -43,7 +51,10 @@ class Treatment(Result):
     steps: int
     screening_steps: int = 0
     cost: Cost = field(default_factory=Cost)
-    cost_per_arm: int = 0
+    planned: float = math.inf
+    judged_by: str = ""
+    uninformed_loss: float = 0.0
+    long_steps: int = 0
     notes: tuple[str, ...] = ()
     is_complete: bool = True
 
@@ -59,7 +70,8 @@ class Treatment(Result):
         Of remedies that are equally good, within noise or a hundredth of the untreated loss, it is the one that most
         findings propose, and then the simplest: a better rate alone, or the fewest together.
         """
-        helping = {arm.name: arm for arm in self.arms.values() if self.helps(arm)}
+        eligible = [arm for arm in self.arms.values() if not arm.is_random]
+        helping = {arm.name: arm for arm in eligible if self.helps(arm) and self.holds(arm)}
         lowest = _lowest(helping)
         if lowest is None:
             return self.untreated if self.untreated.best_final is not None else None
@@ -88,22 +100,37 @@ class Treatment(Result):
         return "" if self.best is None else self.best.code.replace("{lr}", f"{self.best.best_lr:.3g}")
 
     def change(self, arm: Arm) -> Change | None:
-        """An arm's final loss less that of the untreated network, over seeds; None if either diverged."""
-        return arm.change_from(self.untreated)
+        """An arm's loss less that of the untreated network; the intervals of all arms hold together.
+
+        None if either diverged.
+        """
+        compared = [each for each in self.arms.values() if each.runs and each is not self.untreated]
+        return arm.change_from(self.untreated, comparisons=max(len(compared), 1))
 
     def helps(self, arm: Arm) -> bool:
         """Whether an arm ends clearly lower than the untreated network, or finishes where that diverges."""
-        return self._beats(arm, self.untreated)
-
-    def _beats(self, arm: Arm, other: Arm) -> bool:
-        if arm.best_final is None or arm is other:
+        if arm.best_final is None or arm is self.untreated:
             return False
-        if other.best_final is None:
+        if self.untreated.best_final is None:
             return True
-        change = arm.change_from(other)
-        if change is None:
-            return False
-        return change.high < 0 and change.mean < -WORTHWHILE * abs(other.best_final.median)
+        change = self.change(arm)
+        return change is not None and change.high < 0 and change.mean < -WORTHWHILE * self._scale
+
+    def holds(self, arm: Arm) -> bool:
+        """Whether an arm still ends lower in a longer run; True for all where there are none yet."""
+        if arm.longer is None:
+            return not self.long_steps
+        plain = self.untreated.longer
+        if not arm.longer.judged or plain is None or not plain.judged:
+            return bool(arm.longer.judged)
+        gain = fmean(plain.judged) - fmean(arm.longer.judged)
+        return gain > WORTHWHILE * max(abs(fmean(plain.judged)), abs(self.uninformed_loss))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the untreated network's loss is so low that nothing could gain enough to matter."""
+        final = self.untreated.best_final
+        return final is not None and 0 <= final.median < WORTHWHILE * abs(self.uninformed_loss)
 
     def _is_as_good(self, arm: Arm, lowest: Arm) -> bool:
         """Whether an arm ends not clearly higher than the lowest one, or higher by less than is worth a change."""
@@ -115,9 +142,12 @@ class Treatment(Result):
 
     @property
     def _scale(self) -> float:
-        """The untreated network's loss: the last one, or the first of any run where it diverges."""
+        """The larger of the untreated network's loss and that of an uninformed answer, of which gains are shares.
+
+        Where the untreated network diverges it is the first loss of any run.
+        """
         if self.untreated.best_final is not None:
-            return abs(self.untreated.best_final.median)
+            return max(abs(self.untreated.best_final.median), abs(self.uninformed_loss))
         runs = [run for arm in self.arms.values() for by_seed in arm.runs.values() for run in by_seed.values()]
         return next((abs(run.losses[0]) for run in runs if run.losses), 0.0)
 
@@ -128,35 +158,52 @@ class Treatment(Result):
         return [*best, *price, *(row for arm in self.arms.values() for row in arm.rows(step))]
 
     def verdict(self) -> str:
-        """How far the remedies help; no more than the differences over seeds support."""
+        """How far the remedies help; no more than the differences over seeds and held-out batches support."""
         plain, best = self.untreated, self.best
         lowest = _lowest({name: arm for name, arm in self.arms.items() if arm is not plain})
         if best is None and lowest is None:
             return "No run finished: nothing that was tried trains this network. See what wellcond diagnose says."
         if best is None or best is plain:
-            ends = f"untreated it ends at {plain}"
-            if lowest is None:
-                return f"None of these helps: {ends}, and no remedy finished."
-            verdict = f"None of these helps: {ends}, with {lowest.name} at {lowest}"
-            change = self.change(lowest)
-            if change is not None and change.mean < 0 <= change.high:
-                return f"{verdict}, which is within the noise of {len(self.seeds)} seeds; more steps or seeds may tell."
-            return f"{verdict}."
+            return self._nothing_helps(lowest)
         ends = f"{best.name} helps: it ends at {best}"
         if plain.best_final is None:
             verdict = f"{ends}, where the untreated network {plain.outcome if plain.runs else 'is not finite'}."
         else:
             verdict = f"{ends}, the untreated network at {plain}."
-            if (reached := best.steps_to(plain.best_final.median)) is not None:
-                verdict += f" It reaches the untreated final loss after {reached} of {self.steps} steps."
+            if plain.training is not None and (reached := best.steps_to(plain.training.median)) is not None:
+                verdict += f" It reaches the untreated network's training loss after {reached} of {self.steps} steps."
+        if best.longer is not None:
+            plain_end, end = _end(plain.longer), _end(best.longer)
+            verdict += f" After {self.long_steps} steps it is at {end}, the untreated network at {plain_end}."
         return verdict + self._controls(best)
+
+    def _nothing_helps(self, lowest: Arm | None) -> str:
+        ends = f"untreated it ends at {self.untreated}"
+        if self.fits:
+            share = 100 * median_of(self.untreated) / abs(self.uninformed_loss)
+            return f"Nothing helps, and nothing has to: {ends}, {share:.2g} % of what an uninformed answer has."
+        faster = next((arm for arm in self.arms.values() if arm.longer is not None and arm is not self.untreated), None)
+        if faster is not None and faster.longer is not None:
+            plain, treated = (_end(arm.longer) for arm in (self.untreated, faster))
+            return (
+                f"None of these helps for long: {ends}, with {faster.name} at {faster}, but after {self.long_steps} "
+                f"steps at {plain}, with {faster.name} at {treated}."
+            )
+        if lowest is None:
+            return f"None of these helps: {ends}, and no remedy finished."
+        verdict = f"None of these helps: {ends}, with {lowest.name} at {lowest}"
+        change = self.change(lowest)
+        if change is not None and change.mean < 0 <= change.high:
+            tried = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "the held-out batches"
+            return f"{verdict}, which is within the noise of {tried}; more steps or seeds may tell."
+        return f"{verdict}."
 
     def _controls(self, best: Arm) -> str:
         """How the rate alone, and a remedy drawn at random, compare with the best."""
         text, rate, drawn = "", self.arms.get(RATE), self.random
         if rate is not None and rate is not best and rate.runs:
             text += f" A better rate alone ends at {rate}."
-        if drawn is not None and drawn is not best and drawn.runs:
+        if drawn is not None and drawn.runs:
             text += f" A remedy drawn at random, {drawn.name}, ends at {drawn}."
         if not math.isnan(ratio := best.seconds / self.untreated.seconds) and ratio > SLOWER:
             text += f" A step takes {ratio:.1f} times as long."
@@ -166,7 +213,8 @@ class Treatment(Result):
     def title(self) -> str:
         """What the table shows."""
         over = f", median (least to greatest) of {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
-        return f"Loss after {self.steps} steps (mean of the last {averaged_steps(self.steps)}{over})"
+        of = f" of {self.judged_by}" if self.judged_by else ""
+        return f"Loss{of} after at most {self.steps} steps{over}"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings, and one line per arm that was not refused."""
@@ -175,13 +223,26 @@ class Treatment(Result):
             if arm.refused is None:
                 change = self.change(arm) if arm is not self.untreated else None
                 rate = "" if arm.best_lr is None else f"{arm.best_lr:.3g}"
-                role = "a random remedy" if arm.is_random else ", ".join(arm.found_by)
-                body.append([arm.name, rate, arm.outcome, "" if change is None else str(change), role])
-        return ["", "lr", "loss", "change (95 %)", "proposed by"], body
+                role = "control (random)" if arm.is_random else ", ".join(arm.found_by)
+                shown = "" if change is None else str(change)
+                training = "" if arm.training is None else number(arm.training.median)
+                body.append([arm.name, rate, arm.outcome, shown, training, role])
+        return ["", "lr", "loss", "change (95 %)", "training loss", "proposed by"], body
+
+    @property
+    def pareto(self) -> list[Arm]:
+        """The arms that no other one beats in loss, time of a step and memory at once; the lowest loss first."""
+        return unbeaten(list(self.arms.values()), least_gain=WORTHWHILE * self._scale, slower=SLOWER)
+
+    def prices(self) -> tuple[list[str], list[list[str]]]:
+        """Headings, and what each arm of `pareto` gains and costs, and the untreated network."""
+        return price_table(self.pareto, self.untreated)
 
     def __str__(self) -> str:
         is_helped = self.best is not None and self.best is not self.untreated
         lines = [self.verdict(), "", *([self.code, ""] if is_helped else []), self.title, text_table(*self.table())]
+        if (priced := self.prices())[1]:
+            lines += ["", PRICES, text_table(*priced)]
         lines += [f"{name} refused: {reason}" for name, reason in self.refused.items()]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join([*lines, self.price])
@@ -189,7 +250,13 @@ class Treatment(Result):
     @property
     def price(self) -> str:
         """The cost, in training steps."""
-        return f"cost: {self.cost.u:.4g} u (training steps); each arm that was run took {self.cost_per_arm}"
+        planned = f", of at most {self.planned:,.0f} planned" if math.isfinite(self.planned) else ""
+        return f"cost: {self.cost.u:,.0f} u (training steps){planned}"
+
+
+def _end(run: JudgedRun | None) -> str:
+    """The loss of a run, as a sentence has it."""
+    return number(fmean(run.judged)) if run is not None and run.judged else "no finite loss"
 
 
 def _lowest(arms: Mapping[str, Arm]) -> Arm | None:

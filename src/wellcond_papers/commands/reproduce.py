@@ -18,10 +18,11 @@ from wellcond.cli.output import INTERRUPTED, AsJson, Output
 from wellcond.errors import DataNotFound
 from wellcond.report.terminal import new_table
 from wellcond.results import Progress
+from wellcond.training.launching.by_name import LauncherName, launcher_of
 from wellcond_papers.data.download import download
 from wellcond_papers.data.locate import PUBLISHED, data_root
 from wellcond_papers.experiments import catalog as catalog
-from wellcond_papers.experiments.reproduce import LauncherName, launcher_of, missing_data
+from wellcond_papers.experiments.reproduce import missing_data
 from wellcond_papers.experiments.reproduce import reproduce as run
 from wellcond_papers.experiments.reproduction import Reproduction
 from wellcond_papers.experiments.scales import SCALES, Scale

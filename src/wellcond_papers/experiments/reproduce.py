@@ -9,28 +9,29 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack, get_args, overload
+from typing import TypedDict, Unpack, overload
 
 import torch
 
 from wellcond.errors import CorruptData, DataNotFound, InvalidProblem, MissingExtra
 from wellcond.results import Progress, Row
 from wellcond.results.files import write_atomically
+from wellcond.training.launching.by_name import LauncherName, launcher_of
+from wellcond.training.launching.launcher import InProcess, Launcher
+from wellcond.training.launching.ray_launcher import Ray
 from wellcond_papers.data.load import load
 from wellcond_papers.data.locate import data_root
 from wellcond_papers.experiments import catalog as catalog
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.reproduction import Failure, Reproduction
 from wellcond_papers.experiments.rows import write_parquet, write_rows
-from wellcond_papers.experiments.running.launchers import InProcess, Launcher, Processes, run_all
-from wellcond_papers.experiments.running.ray_launcher import Ray
+from wellcond_papers.experiments.running.run_all import run_all
 from wellcond_papers.experiments.running.store import Ended, Store
 from wellcond_papers.experiments.running.task import Task
 from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.training.distributed import is_writer, join_processes, process_count
 
-LauncherName = Literal["in-process", "processes", "ray"]
 Folder = str | os.PathLike[str]
 Several = list[str] | list[Experiment] | tuple[str | Experiment, ...]
 
@@ -163,26 +164,6 @@ def missing_data(name: str, root: Path) -> str:
     return ""
 
 
-def launcher_of(
-    name: LauncherName, workers: int | None = None, *, address: str | None = None, gpus: float = 1.0
-) -> Launcher:
-    """A launcher by its name.
-
-    Args:
-        name: "in-process", "processes" or "ray".
-        workers: Cells that run at once; None for one per core.
-        address: The address of a Ray cluster; None starts one here.
-        gpus: The share of a GPU that a cell gets, with Ray.
-    """
-    if name == "in-process":
-        return InProcess()
-    if name == "processes":
-        return Processes(workers=workers)
-    if name == "ray":
-        return Ray(address=address, workers=workers, gpus=gpus)
-    raise InvalidProblem(f"there is no launcher {name!r}; there are {', '.join(get_args(LauncherName))}.")
-
-
 def _experiments(requested: Sequence[str | Experiment], scale: Scale) -> list[Experiment]:
     experiments: dict[str, Experiment] = {}
     for each in requested:
@@ -197,7 +178,7 @@ def _tasks(experiment: Experiment, scale: Scale, out: Path, device: str, data: P
     cells = experiment.cells(scale)
     store = Store(out / cells[0].experiment / scale)
     minutes = experiment.minutes.get(scale, 1.0) / max(len(cells), 1)
-    return [Task(cell, measure_of(experiment), store, device, data, minutes) for cell in cells]
+    return [Task(cell, measure_of(experiment), store, data, minutes, device=device) for cell in cells]
 
 
 def measure_of(experiment: Experiment) -> Callable[[Job], Iterable[Row]]:

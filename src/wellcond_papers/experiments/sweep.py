@@ -16,20 +16,20 @@ import numpy as np
 
 from wellcond.errors import InvalidProblem, MissingExtra
 from wellcond.results import Progress
+from wellcond.training.launching.by_name import LauncherName, launcher_of
+from wellcond.training.launching.launcher import Launcher
 from wellcond_papers.data.locate import data_root
 from wellcond_papers.experiments import catalog as catalog
 from wellcond_papers.experiments.experiment import Cell, Experiment
 from wellcond_papers.experiments.reproduce import (
-    LauncherName,
     check_data,
     check_device,
     failures_of,
-    launcher_of,
     made_with,
     measure_of,
 )
 from wellcond_papers.experiments.rows import write_parquet
-from wellcond_papers.experiments.running.launchers import Launcher, run_all
+from wellcond_papers.experiments.running.run_all import run_all
 from wellcond_papers.experiments.running.store import Store
 from wellcond_papers.experiments.running.task import Task
 from wellcond_papers.experiments.running.user_function import UserFunction
@@ -115,7 +115,7 @@ def sweep(
         cells = [Cell(function.name, each, function.version) for each in settings]
         measure, name = function, function.name
     folder = Path(out).absolute() / "sweeps" / name
-    ended = run_all([Task(cell, measure, Store(folder), device, root) for cell in cells], used, progress)
+    ended = run_all([Task(cell, measure, Store(folder), root, device=device) for cell in cells], used, progress)
     table = Table([each.record for each in ended if each.record is not None])
     result = Sweep(name, grid, table, failures_of(ended), made_with(ended), x, y, quantity)
     result.save(folder / "sweep.json")

@@ -10,9 +10,10 @@ import pytest
 import toy
 
 from wellcond.errors import InvalidProblem, Unsupported
+from wellcond.training.launching.launcher import InProcess
+from wellcond.training.launching.processes import Processes
 from wellcond_papers.experiments.reproduce import reproduce
 from wellcond_papers.experiments.reproduction import Reproduction
-from wellcond_papers.experiments.running.launchers import InProcess, Processes
 
 
 def cells_of(run: Reproduction) -> list[object]:

@@ -11,8 +11,8 @@ import pytest
 import toy
 
 from wellcond.errors import MissingExtra
+from wellcond.training.launching.ray_launcher import ClusterError, Ray
 from wellcond_papers.experiments.reproduce import reproduce
-from wellcond_papers.experiments.running.ray_launcher import ClusterError, Ray
 
 pytestmark = pytest.mark.slow
 

@@ -15,12 +15,12 @@ import toy
 
 from wellcond.errors import CorruptData, DataNotFound, InvalidProblem
 from wellcond.results import Row
+from wellcond.training.launching.launcher import InProcess
 from wellcond_papers.experiments import catalog as catalog
 from wellcond_papers.experiments.claims import Claim, Outcome
 from wellcond_papers.experiments.reproduce import reproduce
 from wellcond_papers.experiments.reproduction import Failure, Reproduction
 from wellcond_papers.experiments.rows import read_rows, write_parquet, write_rows
-from wellcond_papers.experiments.running.launchers import InProcess
 from wellcond_papers.experiments.running.task import Task
 from wellcond_papers.experiments.table import Record, Table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -18,13 +19,13 @@ from wellcond.training.optimizers import DEFAULT_MOMENTUM
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.treat import check_settings
 from wellcond.treatment.treat import treat as compare
-from wellcond.treatment.treatment import Treatment
+from wellcond.treatment.treatment import PRICES, Treatment
 
 
 def treat(
     target: Target,
     steps: Annotated[int, typer.Option(help="Training steps of each run.")] = 200,
-    seeds: Annotated[int, typer.Option(min=1, help="How often each run is repeated, with other random numbers.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="How often each run is repeated, with other random numbers.")] = 5,
     remedies: Annotated[
         str | None,
         typer.Option(
@@ -37,12 +38,12 @@ def treat(
 ) -> None:
     """Try remedies on copies of your network, and see how much each helps.
 
-    First it is diagnosed. Then every remedy that applies is screened by a short
-    race of learning rates. The best ones, a better rate alone and one remedy
-    drawn at random are trained in full, and so is the untreated network: from
-    your weights, with your optimizer, on the same batches. The answer comes with
-    the lines to write. Nothing of yours is changed; Ctrl-C prints what is
-    finished so far.
+    First it is diagnosed, and a fifth of the data is held out. Then every remedy
+    that applies is screened by a short race of learning rates. The best ones, a
+    better rate alone and one remedy drawn at random are trained in full, and so
+    is the untreated network: from your weights, with your optimizer, on the same
+    batches. All are judged by the held-out data. The answer comes with the lines
+    to write. Nothing of yours is changed; Ctrl-C prints what is finished so far.
 
     FUNCTION is that of [bold]wellcond diagnose[/bold].
 
@@ -76,7 +77,10 @@ def _show(treatment: Treatment, messages: list[str], console: Console) -> None:
     """Print the answer and the lines to write, and then every arm."""
     show_treatment(treatment, console)
     console.print(f"\n{treatment.title}, and its difference to the untreated network:")
-    console.print(_table(treatment))
+    console.print(_arms(treatment))
+    if (priced := treatment.prices())[1]:
+        console.print(f"\n{PRICES}:")
+        console.print(_filled(*priced))
     screened = [f"{arm.name} {arm.outcome.removeprefix('screened: ')}" for arm in _not_run(treatment)]
     if screened:
         text = f"screened out after {treatment.screening_steps} steps: {', '.join(screened)}"
@@ -94,15 +98,21 @@ def _not_run(treatment: Treatment) -> list[Arm]:
     return [arm for arm in treatment.arms.values() if not arm.runs and arm.refused is None]
 
 
-def _table(treatment: Treatment) -> Table:
+def _arms(treatment: Treatment) -> Table:
     """One line per arm that was run; the best in bold, those that diverged in red."""
     headings, body = treatment.table()
+    trained = {name: arm for name, arm in treatment.arms.items() if arm.runs}
+    styles = {
+        name: "red" if arm.best_lr is None else "bold" if arm is treatment.best else "" for name, arm in trained.items()
+    }
+    return _filled(headings, [line for line in body if line[0] in trained], styles)
+
+
+def _filled(headings: list[str], body: list[list[str]], styles: Mapping[str, str] | None = None) -> Table:
+    """A table, each line in the style of its name."""
     table = new_table()
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("", headings[-1]) else "right")
-    for name, *cells in body:
-        arm = treatment.arms[name]
-        if arm.runs:
-            style = "red" if arm.best_lr is None else "bold" if arm is treatment.best else ""
-            table.add_row(*(Text(cell, style) for cell in (name, *cells)))
+        table.add_column(heading, justify="left" if heading in ("", "proposed by") else "right")
+    for line in body:
+        table.add_row(*(Text(cell, (styles or {}).get(line[0], "")) for cell in line))
     return table

@@ -23,7 +23,7 @@ from wellcond.report.tree import model_tree
 from wellcond.results import Row, number
 from wellcond.results.rendering import renders
 from wellcond.results.text import duration, grouped
-from wellcond.treatment.treatment import Treatment
+from wellcond.treatment.treatment import PRICES, Treatment
 
 TALL = 40
 """Tables with more layers than this scroll."""
@@ -133,19 +133,24 @@ def _treatment(treatment: Treatment, plots: dict[str, Plot]) -> str:
     """What remedies did: in words, the lines to write, the curves before and after, and every arm."""
     curves = treatment_curves(treatment)
     drawn = {"The loss before and after, running mean": training_plot(curves)} if curves else {}
-    head, body = treatment.table()
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in body)
-    heads = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
-    table = f'<table class="arms"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'
+    priced = treatment.prices()
     parts = [
         cards.verdict_card(treatment.verdict(), kind="sound" if is_helped(treatment) else "warning"),
         cards.code_block(treatment.code) if is_helped(treatment) else "",
         placed(drawn, plots),
         f'<p class="note">{html.escape(treatment.title)}</p>',
-        f'<div class="scroll">{table}</div>',
+        _arms(*treatment.table()),
+        *([f'<p class="note">{PRICES}</p>', _arms(*priced)] if priced[1] else []),
         *(f'<p class="note">{html.escape(note)}</p>' for note in treatment.notes),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _arms(head: list[str], body: list[list[str]]) -> str:
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in body)
+    heads = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
+    table = f'<table class="arms"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'
+    return f'<div class="scroll">{table}</div>'
 
 
 def _trials(diagnoses: Mapping[str, Diagnosis], plots: dict[str, Plot]) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 
 from wellcond.results import Progress, Row
 from wellcond.results.version import __version__
+from wellcond.training.launching import launcher
 from wellcond_papers.experiments.experiment import Cell, Job
 from wellcond_papers.experiments.running.store import Ended, Store
 from wellcond_papers.experiments.table import Record
@@ -23,26 +25,26 @@ from wellcond_papers.training.distributed import process_count
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(launcher.Job[Ended]):
     """A cell, and everything that is needed to run it anywhere.
 
     Attributes:
         cell: The cell to run.
         measure: Runs it. Other processes get it by pickle: a function at the top level of a module, or an object.
         store: Saves the cell when it has ended, and its checkpoints until then.
-        device: The device to train and measure on.
         data: The folder with the data sets.
         minutes: The approximate time it takes.
-        attempt: The number of this attempt, from 1.
     """
 
     cell: Cell
     measure: Callable[[Job], Iterable[Row]]
     store: Store
-    device: str = "cpu"
     data: Path | None = None
     minutes: float = 1.0
-    attempt: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.cell.experiment
 
     def run(self, progress: Progress) -> Ended:
         """Run the cell here; an exception becomes its error, except under `torchrun`: other processes would wait."""
@@ -62,6 +64,16 @@ class Task:
         settings = json.loads(json.dumps(self.cell.settings))  # as the store reads them back: lists for tuples
         record = Record(settings, rows, time.perf_counter() - begin)
         return Ended(self.cell, record, "", self.attempt, made_with(self.device))
+
+    def run_elsewhere(self) -> Ended:
+        """Say which machine lacks the data, and leave no checkpoints of a finished cell there."""
+        ended = super().run_elsewhere()
+        if "DataNotFound" in ended.error:
+            place = f"{ended.error} This is {platform.node()}: with Ray the data must lie there on every machine."
+            return replace(ended, error=place)
+        if ended.record is not None:
+            shutil.rmtree(self.store.checkpoints(self.cell), ignore_errors=True)
+        return ended
 
     def failed(self, error: str) -> Ended:
         """The end of a cell that failed."""

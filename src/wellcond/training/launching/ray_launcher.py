@@ -1,59 +1,55 @@
-"""`Ray`: cells on the machines of a Ray cluster, or on one that is started here."""
+"""`Ray`: jobs on the machines of a Ray cluster, or on one that is started here."""
 
 from __future__ import annotations
 
 import contextlib
-import platform
-import shutil
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from wellcond.errors import MissingExtra, WellcondError
-from wellcond_papers.experiments.running.launchers import Launcher, Tell
-from wellcond_papers.experiments.running.store import Ended
-from wellcond_papers.experiments.running.task import Task
+from wellcond.training.launching.launcher import E, Job, Launcher, Tell
 
 
 class ClusterError(WellcondError, ConnectionError):
-    """The Ray cluster cannot be reached, or lacks what the cells need."""
+    """The Ray cluster cannot be reached, or lacks what the jobs need."""
 
 
 @dataclass(frozen=True)
 class Ray(Launcher):
-    """Cells as tasks of a Ray cluster. Every machine needs wellcond; no files are shared.
+    """Jobs as tasks of a Ray cluster. Every machine needs wellcond; no files are shared.
 
-    Cells that have ended are written here. Data sets must lie in the same folder on every machine. Each cell gets one
-    core, and on CUDA a GPU or a share of it.
+    How they ended comes back here. Data sets must lie in the same folder on every machine. Each job gets one core, and
+    on CUDA a GPU or a share of it.
 
     Attributes:
         address: The address of the cluster, such as "auto" on one of its machines; None starts one on this machine.
-        workers: Most cells that run at once; None for all that fit on the cluster.
-        gpus: The share of a GPU that a cell gets, if the device is CUDA; ¼ lets four share one.
+        workers: Most jobs that run at once; None for all that fit on the cluster.
+        gpus: The share of a GPU that a job gets, if the device is CUDA; ¼ lets four share one.
     """
 
     address: str | None = None
     workers: int | None = None
     gpus: float = 1.0
 
-    def run(self, tasks: Sequence[Task], tell: Tell) -> Generator[Ended]:
+    def run(self, jobs: Sequence[Job[E]], tell: Tell) -> Generator[E]:
         ray = _imported()
         with self._connected(ray):
-            self._check_gpus(ray, tasks)
-            run = ray.remote(max_retries=0)(_run)  # a killed worker is seen, and its cell tried again, below
-            waiting = deque(tasks)
-            running: dict[Any, Task] = {}
+            self._check_gpus(ray, jobs)
+            run = ray.remote(max_retries=0)(_run)  # a killed worker is seen, and its job tried again, below
+            waiting = deque(jobs)
+            running: dict[Any, Job[E]] = {}
             try:
                 while waiting or running:
                     while waiting and (self.workers is None or len(running) < self.workers):
-                        task = waiting.popleft()
-                        gpus = self.gpus if _is_cuda(task) else 0
-                        running[run.options(num_cpus=1, num_gpus=gpus).remote(task)] = task
+                        job = waiting.popleft()
+                        gpus = self.gpus if _is_cuda(job) else 0
+                        running[run.options(num_cpus=1, num_gpus=gpus).remote(job)] = job
                     (ready,), _ = ray.wait(list(running), num_returns=1)
-                    task = running.pop(ready)
-                    ended = _ended(ray, ready, task)
-                    following = self.again(task, ended)
+                    job = running.pop(ready)
+                    ended = _ended(ray, ready, job)
+                    following = self.again(job, ended)
                     if following is None:
                         yield ended
                     else:
@@ -62,11 +58,11 @@ class Ray(Launcher):
                 for reference in running:
                     ray.cancel(reference, force=True)
 
-    def _check_gpus(self, ray: Any, tasks: Sequence[Task]) -> None:
+    def _check_gpus(self, ray: Any, jobs: Sequence[Job[E]]) -> None:
         """Without this, Ray would wait forever for a machine with a GPU."""
         known = ray.cluster_resources().get("GPU", 0)
-        if any(map(_is_cuda, tasks)) and known < self.gpus:
-            raise ClusterError(f"the cells need {self.gpus:g} GPU each, and the Ray cluster has {known:g}.")
+        if any(map(_is_cuda, jobs)) and known < self.gpus:
+            raise ClusterError(f"the jobs need {self.gpus:g} GPU each, and the Ray cluster has {known:g}.")
 
     @contextlib.contextmanager
     def _connected(self, ray: Any) -> Iterator[None]:
@@ -89,27 +85,20 @@ class Ray(Launcher):
             ray.shutdown()
 
 
-def _is_cuda(task: Task) -> bool:
-    return task.device.startswith("cuda")
+def _is_cuda(job: Job[E]) -> bool:
+    return job.device.startswith("cuda")
 
 
-def _run(task: Task) -> Ended:
-    """Run a cell on a machine of the cluster."""
-    ended = task.run(lambda what, share: None)
-    if "DataNotFound" in ended.error:
-        place = f"{ended.error} This is {platform.node()}: with Ray the data must lie there on every machine."
-        return replace(ended, error=place)
-    if ended.record is not None:
-        shutil.rmtree(task.store.checkpoints(task.cell), ignore_errors=True)
-    return ended
+def _run(job: Job[E]) -> E:
+    return job.run_elsewhere()
 
 
-def _ended(ray: Any, reference: Any, task: Task) -> Ended:
+def _ended(ray: Any, reference: Any, job: Job[E]) -> E:
     try:
-        ended: Ended = ray.get(reference)
+        ended: E = ray.get(reference)
     except ray.exceptions.RayError as error:
         text = next(iter(str(error).splitlines()), type(error).__name__)
-        return task.failed(f"{type(error).__name__}: {text}")
+        return job.failed(f"{type(error).__name__}: {text}")
     return ended
 
 

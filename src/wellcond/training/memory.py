@@ -1,0 +1,38 @@
+"""Memory of a training step: the same on every device, by counting tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from wellcond.network.calling import tensors_in
+from wellcond.problem.problem import Batch
+from wellcond.training.copies import CopyRun
+
+
+def memory_of_step(run: CopyRun, batch: Batch) -> int:
+    """Bytes of weights, buffers, gradients and optimizer state, and of what a forward pass keeps for the backward pass.
+
+    Call it inside `run.training()`, after a step: many optimizers make their state there. It takes a forward pass.
+    """
+    held: dict[int, int] = {}
+
+    def count(tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.layout is torch.strided:
+                held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+
+    def keep(tensor: Tensor) -> Tensor:
+        count([tensor])
+        return tensor
+
+    parameters = list(run.model.parameters())
+    count(parameters)
+    count(run.model.buffers())
+    count(p.grad for p in parameters if p.grad is not None)
+    count(tensors_in(list(run.optimizer.state.values())))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        run.problem.training_loss(len(run.losses), batch)
+    return sum(held.values())
