@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
-from wellcond.diagnosis.baseline import constant_loss
+from wellcond.problem.loss.constant import constant_loss
 from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import cut, mini_batches
 from wellcond.diagnosis.token_labels import token_relation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import length_hint
@@ -14,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer, SparseAdam
 
-from wellcond.errors import InvalidProblem, NonFinite
+from wellcond.errors import InvalidProblem, NonFinite, WellcondError
 from wellcond.network.graph import leaves_of
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.arguments import check_is_problem
+from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.problem import Batch, Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Progress
@@ -43,6 +45,9 @@ STEP_READS = (
     "training_step uses the model itself and not the one that it is called with, so no copy of the model can be "
     "trained by it. Let it use its first argument: def training_step(model, batch): …"
 )
+
+RECENT = 8
+"""Batches that runs in step remember."""
 
 Prepare = Callable[[nn.Module, Optimizer, int], None]
 """Called with a copy of the model, its optimizer and the seed of the run, before its first step."""
@@ -282,6 +287,22 @@ class CopyRun:
         self._trainer.cost += Cost(forwards=len(outputs))
         return outputs
 
+    def constant_loss(self, batches: Sequence[Batch]) -> float | None:
+        """The loss of the best constant prediction of some batches; None where it is not known."""
+        try:
+            with self.problem.measuring():
+                evaluations = [self.problem.evaluate(index, batch) for index, batch in enumerate(batches)]
+        except WellcondError:  # a sum, or a loss that is not finite, has no mean to compare with
+            return None
+        self._trainer.cost += Cost(forwards=len(batches))
+        outputs = [each.outputs.detach() for each in evaluations if each.outputs is not None]
+        if len(outputs) < len(batches):
+            return None
+        targets = [each.targets for each in evaluations]
+        least = constant_loss(self.problem.loss_of_outputs, self.problem.likelihood, outputs, targets)
+        # targets that are all the same, as a GAN's, are no yardstick: a constant gets them right
+        return None if least is None or abs(least) < 1e-4 * min(abs(float(evaluations[0].loss.detach())), 1.0) else least
+
     def release(self) -> None:
         """Free what only further steps would need."""
         self.optimizer.state.clear()
@@ -292,11 +313,15 @@ class InStep:
     """Runs in step with each other: each batch is read once, and all are trained on it.
 
     Batches are stored, so that another run can still join, until `close()`.
+
+    Attributes:
+        recent: The last few batches.
     """
 
     def __init__(self, batches: Iterator[Batch], stack: contextlib.ExitStack) -> None:
         self._batches, self._stack = batches, stack
         self._stored: list[Batch] | None = []
+        self.recent: deque[Batch] = deque(maxlen=RECENT)
 
     def join(self, run: CopyRun) -> None:
         """Train a further run on the batches that the others have seen."""
@@ -310,6 +335,7 @@ class InStep:
         if all(run.diverged_at is not None for run in runs):
             return
         batch = next(self._batches)
+        self.recent.append(batch)
         if self._stored is not None:
             self._stored.append(batch)
         for run in runs:

@@ -1,0 +1,56 @@
+"""A suggested learning rate as text: the answer, a small picture of the race, and what it took."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+from wellcond.learning_rate.race.horizon import last_loss
+from wellcond.learning_rate.race.outcome import Race, went_up
+from wellcond.learning_rate.race.suggested_rate import SuggestedRate
+from wellcond.report.bars import bar
+from wellcond.results import number
+from wellcond.results.rendering import renders
+
+WIDTH, BAR_WIDTH = 100, 30
+
+
+@renders("text", SuggestedRate)
+def suggestion_text(suggestion: SuggestedRate) -> str:
+    """One screen: the answer comes first; the limit and the prediction are attributes that can be printed."""
+    parts = [textwrap.fill(suggestion.verdict(), WIDTH)]
+    if suggestion.race is not None and suggestion.race.runs:
+        parts.append(race_picture(suggestion.race))
+    parts.append("\n".join([*(f"note: {note}" for note in suggestion.notes), str(suggestion.cost)]))
+    return "\n\n".join(parts)
+
+
+def race_picture(race: Race) -> str:
+    """A line per rate: how long it was raced, its last loss as a bar, and what became of it."""
+    losses = {lr: last_loss(run.losses) for lr, run in race.runs.items() if not went_up(run)}
+    low, high = min(losses.values(), default=0.0), max(losses.values(), default=1.0)
+    low = min(low, 0.0)  # the length of a bar is proportional to its loss
+    rates = {lr: number(lr) for lr in race.runs}
+    width = max(map(len, rates.values()))
+    lines = []
+    for lr, run in race.runs.items():
+        loss = losses.get(lr, math.nan)
+        shape = bar((loss - low) / (high - low or 1.0), BAR_WIDTH) if lr in losses else ""
+        numbers = f"{rates[lr]:>{width}}  {len(run.losses):>5}  {number(loss) if lr in losses else '–':>8}"
+        lines.append(f"{numbers}  {shape:<{BAR_WIDTH}}  {_remark(race, lr)}".rstrip())
+    return "\n".join([f"{'lr':>{width}}  steps      loss", *lines])
+
+
+def _remark(race: Race, lr: float) -> str:
+    run = race.runs[lr]
+    remarks = ["yours"] if lr == race.own else []
+    if run.diverged_at is not None:
+        remarks.append(f"not finite at step {run.diverged_at}")
+    elif went_up(run):
+        remarks.append("went up")
+    elif lr == race.best:
+        remarks.append("lowest")
+    if lr in race.held_out:
+        held_out = race.held_out[lr]
+        remarks.append(f"held-out loss {number(sum(held_out) / len(held_out))}")
+    return ", ".join(remarks)
