@@ -1,4 +1,4 @@
-"""The sweep: every task at thirty rates for 400 steps, and at those near the best for 2000 and 10,000.
+"""The sweep: every task at 22 rates for 400 steps, and at those near the best for 2000 and 10,000.
 
 python -m benchmarks.rates.sweep --out curves.npz --processes 16      # some 15 minutes on 16 cores
 
@@ -28,10 +28,10 @@ ALL = TASKS | OTHERS
 LENGTHS = (400, 2000, 10_000)
 SEEDS = (0, 1)
 HEAVY = 3.5
-"""Milliseconds of a step: of slower tasks, lengths above 400 are trained with one seed, and the last not at all."""
-BELOW, ABOVE = 8, 4
-"""Rates below and above the best after one length that are trained for the next, a factor of 30 and of 6: what is best
-moves down as training goes on."""
+"""Milliseconds of a step: slower tasks are trained with one seed, and not for the last length."""
+NEAR = {2000: (6, 3), 10_000: (5, 1)}
+"""Rates below and above the best after one length that are trained for the next, in a ratio of 1.55: what is best moves
+down as training goes on."""
 
 Array = NDArray[np.float32]
 
@@ -98,7 +98,7 @@ class Sweep:
             for name in sorted(names, key=lambda name: self.milliseconds.get(name, 0.0)):
                 finals = self.finals(name, seed)
                 is_heavy = self.milliseconds.get(name, 0.0) > HEAVY
-                if place and ((is_heavy and seed) or (place == 2 and (seed or is_heavy))):
+                if seed and (is_heavy or place == 2) or is_heavy and place == 2:
                     continue
                 for index in self._near(finals, place):
                     if np.isnan(finals[index, place]):
@@ -112,8 +112,8 @@ class Sweep:
         before = np.where(np.isnan(finals[:, place - 1]), np.inf, finals[:, place - 1])
         if not np.isfinite(before).any():
             return range(0)
-        best = int(before.argmin())
-        return range(max(best - BELOW, 0), min(best + ABOVE + 1, RATES))
+        best, (below, above) = int(before.argmin()), NEAR[LENGTHS[place]]
+        return range(max(best - below, 0), min(best + above + 1, RATES))
 
     def add(self, name: str, seed: int, index: int, losses: Array) -> None:
         """Keep a run: its final losses, and its first steps."""

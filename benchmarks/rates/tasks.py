@@ -16,7 +16,7 @@ from benchmarks.rates import data
 from benchmarks.rates.data import Shuffled
 from benchmarks.rates.networks import GPT, VAE, Bag, Mixer, Recurrent, ViT, cnn, mlp, resnet20
 
-RATES, DECADES = 30, 5.5
+RATES, DECADES = 22, 4.0
 
 
 @dataclass(frozen=True)

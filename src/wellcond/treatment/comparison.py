@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 from wellcond.diagnosis.finding import Finding
 from wellcond.errors import NonFinite, Unsupported, WellcondError
 from wellcond.learning_rate.race.horizon import last_loss
-from wellcond.learning_rate.race.race import LENGTHS, MAX_STEPS, race, went_up
+from wellcond.learning_rate.race.outcome import went_up
+from wellcond.learning_rate.race.race import LENGTHS, MAX_STEPS, race
 from wellcond.network.calling import one_line
 from wellcond.problem.problem import Problem
 from wellcond.remedies.remedy import REMEDIES

@@ -68,9 +68,8 @@ class Race:
 
     @property
     def best(self) -> float:
-        """The rate with the lowest loss among the longest runs; nan if none trains."""
-        last = {lr: last_loss(run.losses) for lr, run in self.finished.items()}
-        return math.nan if self.choice is None else min(last, key=last.__getitem__)
+        """The rate with the lowest loss among the longest runs; nan if every loss went up."""
+        return min(self.finished, key=lambda lr: last_loss(self.runs[lr].losses), default=math.nan)
 
     @property
     def largest_trained(self) -> float:
@@ -79,8 +78,9 @@ class Race:
 
     @property
     def smallest_diverged(self) -> float:
-        """The smallest rate whose loss went up or stopped being finite; infinity if there is none."""
-        return min((lr for lr, run in self.runs.items() if went_up(run)), default=math.inf)
+        """The smallest rate above the best whose loss went up or stopped being finite; infinity if there is none."""
+        best = 0.0 if math.isnan(self.best) else self.best
+        return min((lr for lr, run in self.runs.items() if lr > best and went_up(run)), default=math.inf)
 
 
 def went_up(run: Run) -> bool:

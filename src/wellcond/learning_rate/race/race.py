@@ -176,8 +176,8 @@ class _Race:
         return (low + high + 1) // 2
 
     def _near(self, best: int, count: int) -> set[int]:
-        """The optimizer's own rate and some around the best, below all whose loss went up."""
-        bound = min((k for k, run in self.runs.items() if went_up(run.as_run)), default=math.inf)
+        """The optimizer's own rate and some around the best, but none from the first above it on whose loss went up."""
+        bound = min((k for k, run in self.runs.items() if k > best and went_up(run.as_run)), default=math.inf)
         around = range(best - count // 2, best + count // 2 + 1)
         return {k for k in (*around, *([] if self.own is None else [0])) if k < bound}
 

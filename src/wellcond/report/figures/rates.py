@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wellcond.errors import OutputError
 from wellcond.learning_rate.meanfield.prediction import Prediction
-from wellcond.learning_rate.race.race import Race
+from wellcond.learning_rate.race.outcome import Race
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.report.figures.curves import label_layers
 from wellcond.report.figures.style import COLORS, GRAY, bare_axes, draw_curves, legend_below, new_figure
