@@ -22,9 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.rates.blind_tasks import BLIND
 from benchmarks.rates.tasks import OTHERS, RATES, TASKS, Task
 
-ALL = TASKS | OTHERS
+ALL = TASKS | OTHERS | BLIND
 LENGTHS = (400, 2000, 10_000)
 SEEDS = (0, 1)
 HEAVY = 3.5
