@@ -28,9 +28,9 @@ from benchmarks.rates.tasks import OTHERS, RATES, TASKS, Task
 ALL = TASKS | OTHERS | BLIND
 LENGTHS = (400, 2000, 10_000)
 SEEDS = (0, 1)
-HEAVY = 3.5
-"""Milliseconds of a step: slower tasks are trained with one seed, and not for the last length."""
-NEAR = {2000: (6, 3), 10_000: (5, 1)}
+HEAVY, HEAVIEST = 3.5, 5.5
+"""Milliseconds of a step: slower tasks are trained with one seed, and the slowest not for the last length."""
+NEAR = {2000: (5, 2), 10_000: (4, 1)}
 """Rates below and above the best after one length that are trained for the next, in a ratio of 1.55: what is best moves
 down as training goes on."""
 
@@ -98,8 +98,8 @@ class Sweep:
         for seed in SEEDS:
             for name in sorted(names, key=lambda name: self.milliseconds.get(name, 0.0)):
                 finals = self.finals(name, seed)
-                is_heavy = self.milliseconds.get(name, 0.0) > HEAVY
-                if seed and (is_heavy or place == 2) or is_heavy and place == 2:
+                milliseconds = self.milliseconds.get(name, 0.0)
+                if seed and (milliseconds > HEAVY or place == 2) or (milliseconds > HEAVIEST and place == 2):
                     continue
                 for index in self._near(finals, place):
                     if np.isnan(finals[index, place]):
@@ -143,8 +143,9 @@ def sweep(out: Path, processes: int, seconds: float, names: list[str], known: di
     """All runs that are not known yet, written after each length. Runs that would begin after the time are left out."""
     begin, result = time.time(), Sweep(known)
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        for name, _, _, _, milliseconds in pool.imap_unordered(_run, [(name, 0, 0, 20, math.inf) for name in names]):
+        for name, _, _, _, milliseconds in pool.imap_unordered(_run, [(name, 0, 0, 100, math.inf) for name in names]):
             result.milliseconds[name] = milliseconds
+        print({name: round(each, 1) for name, each in result.milliseconds.items()}, flush=True)
         for place, length in enumerate(LENGTHS):
             jobs = [(*job, begin + seconds) for job in result.jobs(place, names)]
             left_out = 0
