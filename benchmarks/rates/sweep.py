@@ -2,8 +2,8 @@
 
 python -m benchmarks.rates.sweep --out curves.npz --processes 16      # some 15 minutes on 16 cores
 
-The file holds, by "task/seed/steps", the losses of the first 400 or 2000 steps, (rates, steps); and by "task/seed" the
-final losses, (rates, lengths): inf where a run diverged, nan where there was none.
+The file holds, by "task/seed/steps", the losses of the first 400 or 2000 steps, (rates, steps); by "task/seed" the
+final losses, (rates, lengths), inf where a run diverged and nan where there was none; by "task/first" the first loss.
 """
 
 from __future__ import annotations
@@ -122,34 +122,39 @@ class Sweep:
         for place, length in enumerate(LENGTHS):
             if len(losses) >= length:
                 finals[index, place] = final(losses, length)
+        self.curves[f"{name}/first"] = losses[0]
         steps = min(len(losses), LENGTHS[1])
         losses = np.where(np.abs(losses) < np.finfo(np.float16).max, losses, np.nan)
         empty = np.full((RATES, steps), np.nan, np.float16)
         self.curves.setdefault(f"{name}/{seed}/{steps}", empty)[index] = losses[:steps]
 
 
-def _run(job: tuple[str, int, int, int, float]) -> tuple[str, int, int, Array | None, float]:
+def _run(job: tuple[str, int, int, int, float]) -> tuple[str, int, int, Array | None]:
     name, seed, index, steps, until = job
     torch.set_num_threads(1)
+    losses = None if time.time() > until else trained(ALL[name], ALL[name].rates[index], seed, steps)
+    return name, seed, index, losses
+
+
+def _milliseconds(name: str) -> float:
+    """What a step takes, after the first ones, which load data."""
+    torch.set_num_threads(1)
+    trained(ALL[name], ALL[name].rates[0], 0, 5)
     begin = time.time()
-    if begin > until:
-        return name, seed, index, None, 0.0
-    losses = trained(ALL[name], ALL[name].rates[index], seed, steps)
-    taken = int(np.isfinite(losses).sum())
-    return name, seed, index, losses, 1e3 * (time.time() - begin) / max(taken, 1)
+    trained(ALL[name], ALL[name].rates[0], 0, 50)
+    return 1e3 * (time.time() - begin) / 50
 
 
 def sweep(out: Path, processes: int, seconds: float, names: list[str], known: dict[str, Any]) -> None:
     """All runs that are not known yet, written after each length. Runs that would begin after the time are left out."""
     begin, result = time.time(), Sweep(known)
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        for name, _, _, _, milliseconds in pool.imap_unordered(_run, [(name, 0, 0, 100, math.inf) for name in names]):
-            result.milliseconds[name] = milliseconds
+        result.milliseconds = dict(zip(names, pool.map(_milliseconds, names, chunksize=1), strict=True))
         print({name: round(each, 1) for name, each in result.milliseconds.items()}, flush=True)
         for place, length in enumerate(LENGTHS):
             jobs = [(*job, begin + seconds) for job in result.jobs(place, names)]
             left_out = 0
-            for done, (name, seed, index, losses, _) in enumerate(pool.imap_unordered(_run, jobs), start=1):
+            for done, (name, seed, index, losses) in enumerate(pool.imap_unordered(_run, jobs), start=1):
                 if losses is None:
                     left_out += 1
                 else:
