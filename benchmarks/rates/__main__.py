@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import time
 import warnings
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +38,24 @@ def _find(job: tuple[str, int, str, int]) -> Measured:
     return name, seed, method, steps, *METHODS[method](ALL[name], seed, steps)
 
 
-def found(processes: int, methods: Collection[str], judge: Judge) -> list[Measured]:
+def found(processes: int, known: list[Measured], judge: Judge) -> list[Measured]:
     """Methods on every task and length, with every seed that the sweep has."""
-    jobs = [
+    every = [
         (name, seed, method, steps)
-        for method in methods
+        for method in METHODS
         for name in ALL
         for steps in LENGTHS
         for seed in SEEDS
         if judge.knows(name, seed, steps)
     ]
-    begin, measured = time.time(), []
+    measured = [each for each in known if each[:4] in every]
+    are_known = {each[:4] for each in measured}
+    jobs, begin = [job for job in every if job not in are_known], time.time()
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         for result in pool.imap_unordered(_find, jobs):
             measured.append(result)
             if not len(measured) % 40:
-                print(f"{len(measured)} of {len(jobs)}, {time.time() - begin:.0f} s", flush=True)
+                print(f"{len(measured)} of {len(every)}, {time.time() - begin:.0f} s", flush=True)
     return measured
 
 
@@ -101,7 +102,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def _measured_in(earlier: dict[str, Any]) -> list[Measured]:
-    return [(*f[:4], math.nan if f[4] is None else f[4], f[5]) for f in earlier["results"]["found"]]
+    return [(f[0], f[1], f[2], f[3], math.nan if f[4] is None else f[4], f[5]) for f in earlier["results"]["found"]]
 
 
 def main() -> None:
@@ -109,13 +110,12 @@ def main() -> None:
     parser.add_argument("--curves", type=Path, default=Path(__file__).parents[1] / "results" / "rates_finals.npz")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
-    parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
-    parser.add_argument("--known", type=Path, help="earlier results, from which the other methods are taken")
+    parser.add_argument("--known", type=Path, help="earlier results, of which only what `--anew` names is measured again")
+    parser.add_argument("--anew", nargs="+", choices=METHODS, default=["suggest_lr"], metavar="METHOD")
     options = parser.parse_args()
     judge = Judge(dict(np.load(options.curves)))
-    result = found(options.processes, options.only, judge)
-    if options.known:
-        result += [f for f in _measured_in(json.loads(options.known.read_text())) if f[2] not in options.only]
+    known = _measured_in(json.loads(options.known.read_text())) if options.known else []
+    result = found(options.processes, [each for each in known if each[2] not in options.anew], judge)
     rows = compared(result, judge)
     text = json.dumps({"environment": environment("cpu"), "results": {"found": result, "rows": rows}}, indent=1)
     (options.out / "rates_cpu.json").write_text(text.replace("NaN", "null").replace("Infinity", "1e999") + "\n")

@@ -16,7 +16,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.errors import NonFinite, Unsupported, WellcondError
 from wellcond.learning_rate.race.horizon import last_loss
 from wellcond.learning_rate.race.outcome import went_up
-from wellcond.learning_rate.race.race import LENGTHS, MAX_STEPS, race
+from wellcond.learning_rate.race.race import FIRST_LENGTH, MAX_STEPS, race
 from wellcond.network.calling import one_line
 from wellcond.problem.problem import Problem
 from wellcond.remedies.remedy import REMEDIES
@@ -91,7 +91,7 @@ class Comparison:
         self.notes: list[str] = []
         self._steps, self._progress = steps, progress
         self._screening_max = min(max(steps, LEAST_RACE), MOST_SCREENING)
-        self._screening_steps = min(steps, round(LENGTHS[-1] * self._screening_max / MAX_STEPS))
+        self._screening_steps = min(steps, round(FIRST_LENGTH * self._screening_max / MAX_STEPS))
         self._race_max = max(RACE_RUNS * steps, LEAST_RACE)
         self._problem, self._optimizer, self._momentum = problem, optimizer, momentum
         self._screened_rates: dict[str, float] = {}

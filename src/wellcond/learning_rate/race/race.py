@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import islice
 from statistics import fmean
 from typing import Any
 
 import torch
+from torch.optim import SGD, Adagrad
 
 from wellcond.errors import Interrupted, NonFinite
-from wellcond.learning_rate.race.horizon import choose, falls, last_loss
+from wellcond.learning_rate.race.horizon import DRIFT, FLAT, PLAIN_DRIFT, choose, falls, last_loss, last_losses
 from wellcond.learning_rate.race.outcome import ALL_UP, LIKE_CONSTANT, NO_FALL, Race, went_up
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, number
@@ -25,11 +26,10 @@ RATIO = 2.4
 `benchmarks.rates`."""
 MAX_STEPS = 470
 """Steps of all runs together, where nothing else is said."""
-LENGTHS, SURVIVORS = (15, 40), (5, 3)
-"""Steps after which runs are compared, where all together may take `MAX_STEPS`; and how many neighbors go on then."""
-TIE = 0.05
-"""Losses of few mini-batches that differ by less are equally good. Of rates that are equally good so early, the larger
-ones leave a plateau first, the smaller ones reach a lower floor: the race goes on in between."""
+FIRST_LENGTH = 40
+"""Steps after which runs are compared, where all together may take `MAX_STEPS`."""
+BELOW, ABOVE = 2, 2
+"""Rates below and above the first that begin; as training goes on the best rate falls, so those below it go on."""
 MOST_RATES, FAR = 14, 3
 """The largest number of rates to try; and by how many ratios to go down where every rate so far has diverged."""
 FALLBACK = 0.01
@@ -54,9 +54,9 @@ def race(
 ) -> Race:
     """Find a learning rate for a run of this many steps.
 
-    The optimizer's own rate and five around the center take 15 steps; others join below or above while the best is at
-    an end. Five around the best go on to 40 steps, and three of them share the remaining steps; the optimizer's own
-    rate always goes on. Under a schedule each of these runs begins anew, with the schedule stretched to its length.
+    The optimizer's own rate and five around the center take some 40 steps; others join below or above while the best
+    is at an end. The best, two below it and the optimizer's own share the remaining steps: as training goes on the best
+    rate falls. Under a schedule they begin anew, with the schedule stretched to their length.
 
     Args:
         trainer: It trains the copies.
@@ -92,12 +92,12 @@ class _Race:
     ) -> None:
         self.trainer, self.steps, self.max_steps, self.seed = trainer, steps, max_steps, seed
         self.schedule, self.validation = schedule, validation
-        self.lengths = [max(1, min(round(length * max_steps / MAX_STEPS), steps)) for length in LENGTHS]
+        self.first_length = max(1, min(round(FIRST_LENGTH * max_steps / MAX_STEPS), steps))
         self.report = progress or (lambda _what, _share: None)
         self.own: float | None = None
         self.base = FALLBACK
         self.runs: dict[int, CopyRun] = {}
-        self.held_out: dict[float, list[float]] = {}
+        self.held_out: dict[float, Sequence[float]] = {}
         self.why_none = ""
         self.before = trainer.cost
         self.is_noisy = trainer.depends_on_seed()
@@ -116,19 +116,15 @@ class _Race:
         return self._result()
 
     def _race(self, begin: int) -> None:
-        rates = self._near(begin, SURVIVORS[0])
-        rounds = [*zip(self.lengths, SURVIVORS, strict=True)]
-        if self.schedule is not None:  # every length begins anew, which is worth one of them
-            rounds = [(sum(self.lengths) // 2, SURVIVORS[-1])]
-        for length, count in rounds:
-            self._train(rates, length)
-            if (best := self._bracket(length)) is None:
-                return
-            rates = self._near(best, count)
-        taken = 0 if self.schedule is not None else length
+        length = self.first_length
+        self._train(self._near(begin, BELOW, ABOVE), length)
+        if (best := self._bracket(length)) is None:
+            return
+        rates = self._near(best, BELOW, 0)
         judging = RECENT + HELD_OUT * len(rates) * (self.validation is not None)
         left = self.max_steps - self._cost.u - Cost(forwards=judging).u
-        self._train(rates, min(max(length, taken + int(left / len(rates))), self.steps))
+        more = int(left / len(rates))
+        self._train(rates, min(max(length, more if self.schedule is not None else length + more), self.steps))
         self.why_none = self._why_none(rates)
         if self.validation is not None:
             self.held_out = {self._lr(k): self._judged(self.runs[k]) for k in sorted(rates)}
@@ -171,22 +167,30 @@ class _Race:
         if not losses:
             return None
         low = high = min(losses, key=losses.__getitem__)
-        while losses.get(high + 1, math.inf) <= losses[low] + TIE * abs(losses[low]):
+        while losses.get(high + 1, math.inf) <= losses[low] + FLAT * abs(losses[low]):
             high += 1
         return (low + high + 1) // 2
 
-    def _near(self, best: int, count: int) -> set[int]:
+    def _drift(self) -> float:
+        """How the best rate falls with the length of a run: not where the optimizer's own steps shrink as t^−½."""
+        optimizer = next(iter(self.runs.values())).optimizer
+        if isinstance(optimizer, Adagrad):
+            return 0.0
+        is_plain = isinstance(optimizer, SGD) and not any(group["momentum"] for group in optimizer.param_groups)
+        return PLAIN_DRIFT if is_plain else DRIFT
+
+    def _near(self, best: int, below: int, above: int) -> set[int]:
         """The optimizer's own rate and some around the best, but none from the first above it on whose loss went up."""
         bound = min((k for k, run in self.runs.items() if k > best and went_up(run.as_run)), default=math.inf)
-        around = range(best - count // 2, best + count // 2 + 1)
+        around = range(best - below, best + above + 1)
         return {k for k in (*around, *([] if self.own is None else [0])) if k < bound}
 
     def _why_none(self, finalists: Collection[int]) -> str:
         """Why no rate trains: no loss falls by more than chance, or none below that of a constant; "" if one does."""
-        runs = [run for run in self.runs.values() if not went_up(run.as_run)]
-        if not any(falls(run.losses) for run in runs):
+        runs = {k: run for k, run in self.runs.items() if not went_up(run.as_run)}
+        if not any(falls(run.losses) for run in runs.values()):
             return NO_FALL
-        finished = [run for run in runs if run in [self.runs[k] for k in finalists]]
+        finished = [run for k, run in runs.items() if k in finalists]
         recent = list(self.field.recent)
         constant = None if not finished else finished[0].constant_loss(recent)
         if constant is None or any(
@@ -226,6 +230,8 @@ class _Race:
             return Race(runs, None, self.steps, self.own, round(self._cost.backwards), why_none=why_none, status=status)
         length = max(1, max(len(run.losses) for run in finished.values()) - bool(status))  # some may be a step short
         finalists = {lr: run.losses[:length] for lr, run in finished.items() if len(run.losses) >= length}
-        horizon = self.steps if self.is_noisy and self.schedule is None else length
-        choice = choose(finalists, horizon, self.own, self.held_out)
+        is_constant = self.is_noisy and self.schedule is None  # otherwise there is no floor that the rate sets
+        times = max(1.0, self.steps / length) if is_constant else 1.0
+        compared = self.held_out or {lr: last_losses(losses) for lr, losses in finalists.items()}
+        choice = choose(compared, self.own, times=times, drift=self._drift())
         return Race(runs, choice, self.steps, self.own, round(self._cost.backwards), self.held_out, status=status)

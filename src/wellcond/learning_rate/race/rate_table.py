@@ -135,12 +135,15 @@ def lr_table(
     problems = {size: problem if size == present else _resized(problem, size) for size in sizes}
     optimizers = {decay: _with_decay(trainer.optimizer, decay) for decay in decays}
     parts = _parts(progress, len(sizes) + len(decays))
-    rates = {"steps": steps, "max_steps": max_steps}
-    by_size = {size: suggest_lr(each, given, **rates, progress=next(parts)) for size, each in problems.items()}
-    by_decay = {decay: suggest_lr(problem, each, **rates, progress=next(parts)) for decay, each in optimizers.items()}
-    scale, raced = math.nan, by_size[present].race
-    if raced is not None and raced.choice is not None:
-        scale = present * noise_scale(trainer, raced.lr, raced.longest)
+
+    def raced(of: Problem, by: Optimizer | None) -> SuggestedRate:
+        return suggest_lr(of, by, steps=steps, max_steps=max_steps, progress=next(parts))
+
+    by_size = {size: raced(each, given) for size, each in problems.items()}
+    by_decay = {decay: raced(problem, each) for decay, each in optimizers.items()}
+    scale, own = math.nan, by_size[present].race
+    if own is not None and own.choice is not None:
+        scale = present * noise_scale(trainer, own.lr, own.longest)
     cost = sum((each.cost for each in (*by_size.values(), *by_decay.values())), trainer.cost)
     return RateTable(present, by_size, by_decay, scale, cost)
 
