@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,15 @@ def _find(job: tuple[str, int, str, int]) -> Measured:
     return name, seed, method, steps, *METHODS[method](ALL[name], seed, steps)
 
 
-def found(processes: int, known: list[Measured], judge: Judge) -> list[Measured]:
+def found(processes: int, known: list[Measured], judge: Judge, seeds: Sequence[int] = SEEDS) -> list[Measured]:
     """Methods on every task and length, with every seed that the sweep has."""
     every = [
         (name, seed, method, steps)
+        for seed in seeds
         for method in METHODS
-        for name in ALL
+        for group in GROUPS.values()
+        for name in group
         for steps in LENGTHS
-        for seed in SEEDS
         if judge.knows(name, seed, steps)
     ]
     measured = [each for each in known if each[:4] in every]
@@ -94,9 +96,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
                 worse = sum(np.log(ratios / owns) > 2 * np.array([row["noise"] for row in here]))
                 price = np.mean([row["methods"][method]["u"] for row in here])
                 lines.append(
-                    f"{group}, {steps} steps, {method}: {price:.0f} u, within 10 % {(ratios <= 1.1).sum()}, within 20 %"
-                    f" {(ratios <= 1.2).sum()} of {len(here)}, above 1.5 {(ratios > 1.5).sum()}, worst {ratios.max():.2f},"
-                    f" worse than the script's own {worse}"
+                    f"{group}, {steps} steps, {method}: {price:.0f} u, within 10 % {(ratios <= 1.1).sum()}, "
+                    f"within 20 % {(ratios <= 1.2).sum()} of {len(here)}, above 1.5 {(ratios > 1.5).sum()}, "
+                    f"worst {ratios.max():.2f}, worse than the script's own {worse}"
                 )
     return "\n".join(lines)
 
@@ -110,12 +112,15 @@ def main() -> None:
     parser.add_argument("--curves", type=Path, default=Path(__file__).parents[1] / "results" / "rates_finals.npz")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
-    parser.add_argument("--known", type=Path, help="earlier results, of which only what `--anew` names is measured again")
+    parser.add_argument(
+        "--known", type=Path, help="earlier results, of which only what `--anew` names is measured again"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=list(SEEDS))
     parser.add_argument("--anew", nargs="+", choices=METHODS, default=["suggest_lr"], metavar="METHOD")
     options = parser.parse_args()
     judge = Judge(dict(np.load(options.curves)))
     known = _measured_in(json.loads(options.known.read_text())) if options.known else []
-    result = found(options.processes, [each for each in known if each[2] not in options.anew], judge)
+    result = found(options.processes, [each for each in known if each[2] not in options.anew], judge, options.seeds)
     rows = compared(result, judge)
     text = json.dumps({"environment": environment("cpu"), "results": {"found": result, "rows": rows}}, indent=1)
     (options.out / "rates_cpu.json").write_text(text.replace("NaN", "null").replace("Infinity", "1e999") + "\n")

@@ -99,7 +99,7 @@ class Sweep:
             for name in sorted(names, key=lambda name: self.milliseconds.get(name, 0.0)):
                 finals = self.finals(name, seed)
                 milliseconds = self.milliseconds.get(name, 0.0)
-                if seed and (milliseconds > HEAVY or place == 2) or (milliseconds > HEAVIEST and place == 2):
+                if (seed and (milliseconds > HEAVY or place == 2)) or (milliseconds > HEAVIEST and place == 2):
                     continue
                 for index in self._near(finals, place):
                     if np.isnan(finals[index, place]):

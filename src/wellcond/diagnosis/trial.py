@@ -30,6 +30,7 @@ from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
 from wellcond.network.dropped import Dropped, Undropped
 from wellcond.problem.batches import examples_in, share_examples
+from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.problem import Batch, Problem
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyRun, CopyTrainer

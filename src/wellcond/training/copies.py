@@ -301,7 +301,9 @@ class CopyRun:
         targets = [each.targets for each in evaluations]
         least = constant_loss(self.problem.loss_of_outputs, self.problem.likelihood, outputs, targets)
         # targets that are all the same, as a GAN's, are no yardstick: a constant gets them right
-        return None if least is None or abs(least) < 1e-4 * min(abs(float(evaluations[0].loss.detach())), 1.0) else least
+        return (
+            None if least is None or abs(least) < 1e-4 * min(abs(float(evaluations[0].loss.detach())), 1.0) else least
+        )
 
     def release(self) -> None:
         """Free what only further steps would need."""

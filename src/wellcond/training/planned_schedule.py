@@ -40,7 +40,7 @@ class PlannedSchedule:
     peak: float
 
     def attach(self, optimizer: Optimizer, lr: float, steps: int) -> None:
-        """Let an optimizer follow the schedule, stretched to a run of this many steps, with `lr` as its highest rate."""
+        """Let an optimizer follow the schedule, stretched to a run of some steps, with `lr` as its highest rate."""
         taken = count()
 
         def before_step(*_: Any) -> None:
@@ -83,7 +83,7 @@ def planned_schedule(make: MakeScheduler, optimizer: Optimizer, steps: int) -> P
             try:
                 scheduler.step()
             except ValueError as error:  # a one-cycle is over
-                raise InvalidProblem(ENDS.format(taken=len(settings), steps=steps)) from error
+                raise InvalidProblem(ENDS.format(taken=len(settings) - 1, steps=steps)) from error
             settings.append(_settings(optimizer))
     peak = max(group["lr"] for groups in settings for group in groups)
     if not peak > 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from wellcond.cli.output import INTERRUPTED, AsJson, Momentum, Out, Output, Target, print_sections
 from wellcond.errors import Interrupted
+from wellcond.learning_rate.race.rate_table import lr_table
 from wellcond.learning_rate.race.suggest_lr import suggest_lr as measure
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 
@@ -23,6 +24,13 @@ def suggest_lr(
     max_steps: Annotated[
         int | None,
         typer.Option(help="What it may take, in training steps.", show_default="5 % of --steps, at least 400"),
+    ] = None,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(help="Race for each of these batch sizes, as 16,64,256, and show how the rate depends on them."),
+    ] = None,
+    weight_decays: Annotated[
+        str | None, typer.Option(help="Race for each of these weight decays, as 0,0.01,0.1, likewise.")
     ] = None,
     limits: Annotated[
         bool, typer.Option("--limits", help="Also show the limit that the curvature sets, and the one predicted.")
@@ -43,10 +51,23 @@ def suggest_lr(
 
     [cyan]wellcond suggest-lr train.py:build[/cyan]
     [cyan]wellcond suggest-lr train.py:build --steps 50000 --out rates.png[/cyan]
+    [cyan]wellcond suggest-lr train.py:build --batch-sizes 16,64,256 --weight-decays 0,0.01[/cyan]
     [cyan]wellcond suggest-lr train.py:build --momentum 0 --json[/cyan]
     """
     output = Output(out, as_json)
     with output.problem(target, momentum) as (problem, optimizer, progress):
+        if batch_sizes is not None or weight_decays is not None:
+            table = lr_table(
+                problem,
+                optimizer,
+                batch_sizes=_numbers(int, batch_sizes),
+                weight_decays=_numbers(float, weight_decays),
+                steps=steps,
+                max_steps=max_steps,
+                progress=progress,
+            )
+            output.finish(table, lambda console: console.print(Text(str(table)), soft_wrap=True))
+            return
         try:
             suggestion = measure(
                 problem, optimizer, steps=steps, max_steps=max_steps, momentum=momentum, progress=progress
@@ -56,6 +77,16 @@ def suggest_lr(
             output.finish(known, lambda console: show_suggestion(known, console, limits=limits))
             raise typer.Exit(INTERRUPTED) from None
     output.finish(suggestion, lambda console: show_suggestion(suggestion, console, limits=limits))
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _numbers(kind: type[Number], text: str | None) -> list[Number]:
+    try:
+        return [kind(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no list of numbers; write them as 16,64,256.") from None
 
 
 def show_suggestion(suggestion: SuggestedRate, console: Console, *, limits: bool) -> None:

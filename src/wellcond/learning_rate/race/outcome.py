@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, pstdev
 
-from wellcond.learning_rate.race.horizon import Choice, last_loss
+from wellcond.learning_rate.race.horizon import SURE, Choice, last_loss, last_losses
 from wellcond.training.run import Run
 
-UP = 1.5
-"""A loss that ends this many times above where it began has gone up, not merely met harder batches."""
+UP, FAR_UP = 1.5, 10.0
+"""A loss that ends this many times above where it began has gone up, if batches differ by less; and so has one that is
+this many times above its first third, however much it varies."""
 
 ALL_UP = "the loss went up at every one"
 NO_FALL = "none lowers the loss by more than chance"
@@ -84,7 +86,10 @@ class Race:
 
 
 def went_up(run: Run) -> bool:
-    """Whether a run's loss stopped being finite, or ended clearly above where it began."""
+    """Whether a run's loss stopped being finite, or ended clearly above where it began, by more than chance."""
     if run.diverged_at is not None or not run.losses:
         return True
-    return last_loss(run.losses) > run.losses[0] + (UP - 1) * abs(run.losses[0])
+    end, first = last_losses(run.losses), run.losses[0]
+    rise, early = fmean(end) - first, fmean(run.losses[: max(1, len(run.losses) // 3)])
+    is_sure = rise > SURE * pstdev(end) or fmean(end) > FAR_UP * abs(early)
+    return rise > (UP - 1) * abs(first) and is_sure

@@ -26,12 +26,14 @@ RATIO = 2.4
 `benchmarks.rates`."""
 MAX_STEPS = 470
 """Steps of all runs together, where nothing else is said."""
-FIRST_LENGTH = 40
+FIRST_LENGTH = 35
 """Steps after which runs are compared, where all together may take `MAX_STEPS`."""
 BELOW, ABOVE = 2, 2
 """Rates below and above the first that begin; as training goes on the best rate falls, so those below it go on."""
-MOST_RATES, FAR = 14, 3
-"""The largest number of rates to try; and by how many ratios to go down where every rate so far has diverged."""
+FAR = 3
+"""By how many ratios to go down where every rate so far has diverged."""
+MOST_FIRST = 0.75
+"""Share of all steps that runs of the first length may take."""
 FALLBACK = 0.01
 """The first rate where neither the optimizer nor the curvature gives one."""
 LEARNED = 0.005
@@ -123,8 +125,9 @@ class _Race:
         rates = self._near(best, BELOW, 0)
         judging = RECENT + HELD_OUT * len(rates) * (self.validation is not None)
         left = self.max_steps - self._cost.u - Cost(forwards=judging).u
-        more = int(left / len(rates))
-        self._train(rates, min(max(length, more if self.schedule is not None else length + more), self.steps))
+        if self.schedule is None:  # otherwise they begin anew
+            left += length * len(rates & self.runs.keys())
+        self._train(rates, min(max(length, int(left / len(rates))), self.steps))
         self.why_none = self._why_none(rates)
         if self.validation is not None:
             self.held_out = {self._lr(k): self._judged(self.runs[k]) for k in sorted(rates)}
@@ -154,11 +157,14 @@ class _Race:
 
     def _bracket(self, length: int) -> int | None:
         """The best rate of this length, after others have joined until it has a neighbor on both sides."""
-        while (best := self._best(length)) is None or not {best - 1, best + 1} <= self.runs.keys():
-            if len(self.runs) >= MOST_RATES:
+        while self._cost.u + length < MOST_FIRST * self.max_steps:
+            best = self._best(length)
+            wanted = (min(self.runs) - FAR,) if best is None else (best - 1, best + 1)
+            missing = [k for k in wanted if k not in self.runs]
+            if not missing:
                 break
-            self._join({min(self.runs) - FAR} if best is None else {best - 1, best + 1}, length)
-        return best
+            self._join(missing[:1], length)
+        return self._best(length)
 
     def _best(self, length: int) -> int | None:
         """Half way from the lowest loss to the largest rate that is equally good; None if every loss went up."""

@@ -175,7 +175,9 @@ def _regrouped(batches: Sequence[Any], size: int) -> list[Any]:
     """The examples of all batches in batches of another size; a rest is left out."""
     leaves, shape = tree_flatten(batches[0])
     columns = zip(*(tree_flatten(batch)[0] for batch in batches), strict=True)
-    joined = [torch.cat(column) if isinstance(first, Tensor) else first for column, first in zip(columns, leaves, strict=True)]
+    joined = [
+        torch.cat(column) if isinstance(first, Tensor) else first for column, first in zip(columns, leaves, strict=True)
+    ]
     examples = min(len(each) for each in joined if isinstance(each, Tensor))
     if examples < size:
         raise InvalidProblem(TOO_FEW.format(examples=examples, size=size))
@@ -189,7 +191,9 @@ def _with_decay(optimizer: Optimizer | None, decay: float) -> Optimizer:
     """A copy of the optimizer that holds the same parameters and has another weight decay where it has one."""
     groups = [] if optimizer is None else optimizer.param_groups
     if optimizer is None or not any("weight_decay" in group for group in groups):
-        raise Unsupported(NO_DECAY.format(optimizer="SGD without an optimizer" if optimizer is None else type(optimizer).__name__))
+        raise Unsupported(
+            NO_DECAY.format(optimizer="SGD without an optimizer" if optimizer is None else type(optimizer).__name__)
+        )
     copy = deep_copy(optimizer, {id(p): p for group in groups for p in group["params"]})
     for group in copy.param_groups:
         if len(groups) == 1 or group["weight_decay"]:  # groups without decay, as of biases, stay so

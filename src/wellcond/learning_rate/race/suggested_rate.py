@@ -86,7 +86,8 @@ class SuggestedRate(Result):
             causes = [run.cause for run in self.race.runs.values() if run.cause]
             cause = f" {causes[0]}" if causes and self.race.why_none == ALL_UP else ""
             return f"No rate trains: of those raced, {span}, {self.race.why_none}.{cause} {DIAGNOSE}"
-        raced = f"of {len(self.race.runs)} rates, {len(self.race.finished)} of which were raced for {self.race.longest} steps"
+        finished = f"{len(self.race.finished)} of which were raced for {self.race.longest} steps"
+        raced = f"of {len(self.race.runs)} rates, {finished}"
         if self.lr == self.race.own:
             answer = f"Keep lr = {number(self.lr)}: {raced}, none is better beyond noise."
         else:
