@@ -15,7 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import LBFGS, Adam, Optimizer
 
 from wellcond.diagnosis.attempts import Allowance, Attempts, clamped, steps_of
-from wellcond.problem.loss.constant import constant_loss
 from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Callable, Sequence
 
 from wellcond.learning_rate.race.horizon import last_loss
 from wellcond.learning_rate.race.outcome import Race, went_up
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.report.bars import bar
+from wellcond.report.figures.style import LOG_FROM
 from wellcond.results import number
 from wellcond.results.rendering import renders
 
@@ -28,17 +30,25 @@ def suggestion_text(suggestion: SuggestedRate) -> str:
 def race_picture(race: Race) -> str:
     """A line per rate: how long it was raced, its last loss as a bar, and what became of it."""
     losses = {lr: last_loss(run.losses) for lr, run in race.runs.items() if not went_up(run)}
-    low, high = min(losses.values(), default=0.0), max(losses.values(), default=1.0)
-    low = min(low, 0.0)  # the length of a bar is proportional to its loss
+    share = _shares(list(losses.values()))
     rates = {lr: number(lr) for lr in race.runs}
     width = max(map(len, rates.values()))
     lines = []
     for lr, run in race.runs.items():
         loss = losses.get(lr, math.nan)
-        shape = bar((loss - low) / (high - low or 1.0), BAR_WIDTH) if lr in losses else ""
+        shape = bar(share(loss), BAR_WIDTH) if lr in losses else ""
         numbers = f"{rates[lr]:>{width}}  {len(run.losses):>5}  {number(loss) if lr in losses else '–':>8}"
         lines.append(f"{numbers}  {shape:<{BAR_WIDTH}}  {_remark(race, lr)}".rstrip())
     return "\n".join([f"{'lr':>{width}}  steps      loss", *lines])
+
+
+def _shares(losses: Sequence[float]) -> Callable[[float], float]:
+    """How long the bar of a loss is: in proportion, or by its logarithm where losses differ by orders of magnitude."""
+    low, high = min(losses, default=0.0), max(losses, default=1.0)
+    if low > 0 and high > LOG_FROM * low:
+        return lambda loss: math.log(loss / low) / math.log(high / low)
+    zero = min(low, 0.0)
+    return lambda loss: (loss - zero) / (high - zero or 1.0)
 
 
 def _remark(race: Race, lr: float) -> str:

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer, SparseAdam
 
 from wellcond.errors import InvalidProblem, NonFinite, WellcondError
+from wellcond.network.calling import tensors_in
 from wellcond.network.graph import leaves_of
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.arguments import check_is_problem
@@ -288,7 +289,9 @@ class CopyRun:
         return outputs
 
     def constant_loss(self, batches: Sequence[Batch]) -> float | None:
-        """The loss of the best constant prediction of some batches; None where it is not known."""
+        """The loss of the best constant prediction of some batches; None where it is not known, or is all there is."""
+        if _are_all_the_same([inputs for inputs, _ in batches]):
+            return None
         try:
             with self.problem.measuring():
                 evaluations = [self.problem.evaluate(index, batch) for index, batch in enumerate(batches)]
@@ -346,6 +349,12 @@ class InStep:
     def close(self) -> None:
         """Store no further batches: no run will join."""
         self._stored = None
+
+
+def _are_all_the_same(inputs: Sequence[Any]) -> bool:
+    """Whether no example differs from another, so that a constant is the best prediction."""
+    columns = zip(*(tensors_in(each) for each in inputs), strict=False)
+    return all(each.dim() and bool((each == column[0][:1]).all()) for column in columns for each in column)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, LBFGS
+from torch.optim import LBFGS, SGD
 from torch.utils.data import DataLoader, TensorDataset
 from zoo import normal, seeded
 
