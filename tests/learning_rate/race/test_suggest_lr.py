@@ -90,7 +90,8 @@ def test_with_noise_the_rate_is_as_good_as_the_best_of_its_closed_form(steps: in
 @pytest.mark.slow
 def test_a_longer_run_gets_a_smaller_rate() -> None:
     rates = [suggest_lr(noisy(), steps=steps, momentum=0.0).lr for steps in (150, 1000, 5000)]
-    assert rates[0] > rates[1] > rates[2]
+    assert rates[0] >= rates[1] >= rates[2]
+    assert rates[0] > rates[2]
 
 
 # every optimizer, and the same again
