@@ -19,9 +19,9 @@ BATCHES, POINTS = 8, 4
 def noise_scale(trainer: CopyTrainer, lr: float, steps: int, seed: int = 0) -> float:
     """The gradient noise scale tr Σ / |G|² in mini-batches, the median over a short run.
 
-    G is the gradient of the whole loss, and Σ/B the covariance of the gradients of mini-batches of B examples. Batches
-    of as many examples have as much noise as signal: below, the best rate of SGD grows with the batch size; far above,
-    it does not (McCandlish et al. 2018, section 2.2).
+    G is the gradient of the whole loss, and Σ/B the covariance of the gradients of mini-batches of B examples. At
+    that batch size the noise is as large as the signal: below it the best rate of SGD grows with the batch size, far
+    above it does not (McCandlish et al. 2018, section 2.2).
 
     Args:
         trainer: It trains the copy.

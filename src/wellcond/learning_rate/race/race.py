@@ -159,8 +159,8 @@ class _Race:
         """The best rate of this length, after others have joined until it has a neighbor on both sides."""
         while self._cost.u + length < MOST_FIRST * self.max_steps:
             best = self._best(length)
-            wanted = (min(self.runs) - FAR,) if best is None else (best - 1, best + 1)
-            missing = [k for k in wanted if k not in self.runs]
+            neighbors = (min(self.runs) - FAR,) if best is None else (best - 1, best + 1)
+            missing = [k for k in neighbors if k not in self.runs]
             if not missing:
                 break
             self._join(missing[:1], length)

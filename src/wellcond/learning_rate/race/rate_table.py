@@ -127,8 +127,8 @@ def lr_table(
         Interrupted: On Ctrl-C, with the rate that was being raced as `.result`.
     """
     check_is_problem(problem)
-    given = optimizer_of(problem, optimizer)
-    trainer = CopyTrainer(problem, given)
+    optimizer = optimizer_of(problem, optimizer)
+    trainer = CopyTrainer(problem, optimizer)
     present = examples_in(trainer.batch)
     sizes = sorted({present, *(batch_sizes or (max(1, round(factor * present)) for factor in FACTORS))})
     decays = sorted(set(weight_decays))
@@ -139,7 +139,7 @@ def lr_table(
     def raced(of: Problem, by: Optimizer | None) -> SuggestedRate:
         return suggest_lr(of, by, steps=steps, max_steps=max_steps, progress=next(parts))
 
-    by_size = {size: raced(each, given) for size, each in problems.items()}
+    by_size = {size: raced(each, optimizer) for size, each in problems.items()}
     by_decay = {decay: raced(problem, each) for decay, each in optimizers.items()}
     scale, own = math.nan, by_size[present].race
     if own is not None and own.choice is not None:
