@@ -91,7 +91,7 @@ class RecordedRun:
     def as_run(self) -> Run:
         return Run(tuple(self.losses), self.diverged_at)
 
-    def constant_loss(self, _batches: Any) -> float | None:
+    def loss_if_constant(self, _batches: Any) -> float | None:
         return None
 
     def release(self) -> None:

@@ -74,7 +74,7 @@ class SimulatedRun:
         else:
             self.diverged_at = taken + 1
 
-    def constant_loss(self, _batches: Sequence[Any]) -> float | None:
+    def loss_if_constant(self, _batches: Sequence[Any]) -> float | None:
         return None
 
     def release(self) -> None:

@@ -16,7 +16,7 @@ this many times above its first third, however much it varies."""
 
 ALL_UP = "the loss went up at every one"
 NO_FALL = "none lowers the loss by more than chance"
-LIKE_CONSTANT = "none brings the loss below {constant}, that of outputs which are the same for all inputs"
+LIKE_CONSTANT = "none brings the loss below {constant}: the outputs stay the same for all inputs"
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ class _Race:
             return NO_FALL
         finished = [run for k, run in runs.items() if k in finalists]
         recent = list(self.field.recent)
-        constant = None if not finished else finished[0].constant_loss(recent)
+        constant = None if not finished else finished[0].loss_if_constant(recent)
         if constant is None or any(
             fmean(run.losses[-len(recent) :]) < constant - LEARNED * abs(constant) for run in finished
         ):
