@@ -116,7 +116,7 @@ def main() -> None:
         "--known", type=Path, help="earlier results, of which only what `--anew` names is measured again"
     )
     parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=list(SEEDS))
-    parser.add_argument("--anew", nargs="+", choices=METHODS, default=["suggest_lr"], metavar="METHOD")
+    parser.add_argument("--anew", nargs="*", choices=METHODS, default=["suggest_lr"], metavar="METHOD")
     options = parser.parse_args()
     judge = Judge(dict(np.load(options.curves)))
     known = _measured_in(json.loads(options.known.read_text())) if options.known else []

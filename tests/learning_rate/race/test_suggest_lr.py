@@ -263,14 +263,15 @@ def test_where_no_rate_beats_a_constant_none_is_suggested() -> None:
     assert "diagnose" in suggested.verdict()
 
 
-def test_a_network_that_waits_on_a_plateau_gets_a_rate() -> None:
-    """Labels of pairs that a small rate does not learn in some steps, by a network whose outputs depend on its inputs."""
-    x = normal(256, 6)
-    y = ((x[:, 0] > 0) ^ (x[:, 1] > 0) ^ (x[:, 2] > 0)).long()
-    model = seeded(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).double())
-    of = wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(TensorDataset(x, y), 16, shuffle=True))
-    suggested = suggest_lr(of, SGD(model.parameters(), lr=0.1))
-    assert math.isfinite(suggested.lr) or "by more than chance" in suggested.verdict()
+def test_outputs_that_differ_from_input_to_input_are_not_those_of_a_constant() -> None:
+    model, loader = classifier()
+    trainer = CopyTrainer(wc.Problem(model, nn.CrossEntropyLoss(), loader), SGD(model.parameters(), lr=0.1))
+    run = trainer.start()
+    assert run.loss_if_constant([trainer.batch]) is None
+    for parameter in list(run.model.parameters())[2:3]:  # weights of the last layer
+        nn.init.zeros_(parameter)
+    labels = trainer.batch[1].bincount().double() / len(trainer.batch[1])
+    assert run.loss_if_constant([trainer.batch]) == pytest.approx(float(-(labels * labels.log()).sum()))
 
 
 def test_the_own_rate_is_raced_to_the_end_and_groups_keep_their_proportions() -> None:
