@@ -33,9 +33,7 @@ def picture(rows: list[dict[str, Any]]) -> Figure:
             ratios = [row["methods"][method]["ratio"] for row in here]
             shown = [min(ratio if math.isfinite(ratio) else TOP, TOP) for ratio in ratios]
             places = [names.index(row["task"]) for row in here]
-            cost = sum(row["methods"][method]["u"] for row in here) / len(here)
-            label = f"{method}, {cost:.0f} u"
-            axes.scatter(shown, places, s=size, color=color, marker=marker, label=label, zorder=3)
+            axes.scatter(shown, places, s=size, color=color, marker=marker, label=method, zorder=3)
         axes.axvspan(1, 1.1, color="#e8eaf6", zorder=0)
         axes.axvline(1.5, color="#cfd3d8", linewidth=0.8, zorder=1)
         axes.set_xscale("log")

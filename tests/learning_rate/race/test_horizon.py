@@ -43,6 +43,12 @@ def test_the_own_rate_is_kept_unless_another_is_better_beyond_noise() -> None:
     assert choose(noisy, own=RATES[2]).lr == pytest.approx(RATES[2])
 
 
+def test_where_the_race_shows_no_difference_at_all_the_own_rate_is_kept() -> None:
+    alike = ends(1.0, 1.01, 1.02, 1.03)
+    assert choose(alike, own=RATES[3], times=16.0).lr == pytest.approx(RATES[3])
+    assert choose(alike, times=16.0).lr < RATES[2]
+
+
 def test_noise_that_all_runs_share_hides_no_difference() -> None:
     batch = np.exp(np.random.default_rng(0).standard_normal(20))
     shared = {lr: list(np.array(losses) * batch) for lr, losses in ends(2.0, 1.0, 1.3, 3.0).items()}

@@ -95,11 +95,12 @@ def choose(
     moved = min(drift * math.log(times), MOST_MOVED)
     largest = _neighbors(x, y <= y[lowest] + FLAT, lowest)[1]
     best = max(fmean((x[lowest], largest)) - moved, float(x[0]))
-    low, high = _neighbors(x, y <= y[lowest] + np.maximum(ALIKE, SURE * errors), lowest)
+    are_good = y <= y[lowest] + np.maximum(ALIKE, SURE * errors)
+    low, high = _neighbors(x, are_good, lowest)
     low, high = max(min(low - moved, best), float(x[0])), max(high - moved, best)
-    if own is not None and own in losses and low <= math.log(own) <= high:
+    if own is not None and own in losses and (are_good.all() or low <= math.log(own) <= high):
         best = math.log(own)
-    return Choice(*(math.exp(place) for place in (best, low, high)))
+    return Choice(*(math.exp(place) for place in (best, min(low, best), max(high, best))))
 
 
 def _lift(losses: Array) -> float:

@@ -93,7 +93,7 @@ def race_figure(race: Race, limits: Mapping[str, float]) -> Figure:
 def rate_table_figure(table: RateTable) -> Figure:
     """Rates against the batch size, with what linear scaling and the gradient noise give; and against weight decay."""
     figure = new_figure(10.5 if table.by_weight_decay else 6, 4.2)
-    panels = figure.subplots(1, 2 if table.by_weight_decay else 1, squeeze=False)[0]
+    panels = figure.subplots(1, 2 if table.by_weight_decay else 1, sharey=True, squeeze=False)[0]
     sizes = list(table.by_batch_size)
     present = table.by_batch_size[table.batch_size].lr
     _draw_rates(panels[0], table.by_batch_size)
@@ -106,6 +106,7 @@ def rate_table_figure(table: RateTable) -> Figure:
     if table.by_weight_decay:
         _draw_rates(panels[1], table.by_weight_decay)
         panels[1].set_xscale("symlog", linthresh=min((d for d in table.by_weight_decay if d), default=1.0))
+        panels[1].margins(x=0.1)
         bare_axes(panels[1], x="weight decay")
     legend_below(figure, panels[0], columns=4)
     return figure
