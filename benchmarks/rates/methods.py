@@ -1,8 +1,9 @@
-"""Four ways to find a learning rate; each returns the rate and its cost in training steps (u of one mini-batch)."""
+"""Ways to find a learning rate at one price; each returns the rate and what it took in training steps (u)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import numpy as np
@@ -11,77 +12,95 @@ import torch
 import wellcond as wc
 from benchmarks.rates.sweep import batches, trained
 from benchmarks.rates.tasks import Task
+from wellcond.learning_rate.race.suggest_lr import planned_steps
 
 OTHER_BATCHES = 100
 """Added to the seed: a method must not see the batches in the order in which its rate is judged."""
-GUESS = 1e-3
-"""Initial rate of every optimizer; no method that measures curvature may depend on it."""
 
 
 def suggest_lr(task: Task, seed: int, steps: int) -> tuple[float, float]:
     """`wc.suggest_lr` for a run of this many steps."""
     model = task.start(seed)
-    optimizer = task.optimizer(model.parameters(), lr=GUESS)
+    optimizer = task.optimizer(model.parameters(), lr=task.own)
     torch.manual_seed(seed + OTHER_BATCHES)
     suggestion = wc.suggest_lr(wc.Problem(model, task.loss, task.loader()), optimizer, steps=steps)
     return suggestion.lr, suggestion.cost.u
 
 
-def half_of_limit(task: Task, seed: int, steps: int) -> tuple[float, float]:
-    """Half of the limit that the curvature of one mini-batch sets."""
-    model = task.start(seed)
-    optimizer = task.optimizer(model.parameters(), lr=GUESS)
-    torch.manual_seed(seed + OTHER_BATCHES)
-    try:
-        limit = wc.max_lr(wc.Problem(model, task.loss, [next(iter(task.loader()))]), optimizer)
-    except wc.errors.WellcondError:
-        return math.nan, 0.0
-    return limit.value / 2, limit.cost.u
+def own_rate(task: Task, _seed: int, _steps: int) -> tuple[float, float]:
+    """The rate that the script has."""
+    return task.own, 0.0
 
 
-def range_test(task: Task, seed: int, steps: int) -> tuple[float, float]:
-    """torch-lr-finder with its defaults, and twice its usual length.
+def halving(task: Task, seed: int, steps: int) -> tuple[float, float]:
+    """Successive halving over 16 rates of the sweep's range: a quarter of the price for 16, for 8, for 4 and for 2."""
+    alive = list(np.geomspace(task.rates[0], task.rates[-1], 16))
+    length, cost = 0, 0
+    while len(alive) > 1:
+        more = planned_steps(steps) // (4 * len(alive))
+        length += more
+        cost += more * len(alive)
+        curves = {lr: trained(task, lr, seed, length, OTHER_BATCHES) for lr in alive}
+        last = {lr: float(np.mean(curve[-max(3, round(0.3 * length)) :])) for lr, curve in curves.items()}
+        alive = sorted(alive, key=lambda lr: last[lr] if math.isfinite(last[lr]) else math.inf)[: len(alive) // 2]
+    return float(alive[0]), float(cost)
 
-    The rate grows from 1e-7 to 100 in 200 steps, or until the smoothed loss is five times its lowest; the rate is where
-    that loss falls most steeply.
+
+def torch_lr_finder(task: Task, seed: int, steps: int) -> tuple[float, float]:
+    """torch-lr-finder with its defaults: 1e-7 to 100, or until the smoothed loss is five times its lowest.
+
+    Its smoothing weighs a new loss by 0.05, and the rate is where that loss falls most steeply.
     """
-    count, low, high, share = 200, 1e-7, 100.0, 0.05
-    model = task.start(seed)
-    optimizer = task.optimizer(model.parameters(), lr=low)
-    torch.manual_seed(seed + OTHER_BATCHES)
+    count = planned_steps(steps)
     rates, smooth = [], []
-    for i, (inputs, targets) in enumerate(islice(batches(task), count)):
-        lr = low * (high / low) ** (i / (count - 1))
-        optimizer.param_groups[0]["lr"] = lr
-        loss = task.loss(model(inputs), targets)
-        value = loss.item()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    for lr, loss in range_test(task, seed, 1e-7, 100.0, count):
         rates.append(lr)
-        smooth.append(share * value + (1 - share) * smooth[-1] if smooth else value)
-        if not math.isfinite(value) or smooth[-1] > 5 * min(smooth):
+        smooth.append(0.05 * loss + 0.95 * smooth[-1] if smooth else loss)
+        if not math.isfinite(loss) or smooth[-1] > 5 * min(smooth):
             break
     middle = slice(10, max(len(rates) - 5, 12))
     return rates[middle][int(np.gradient(np.array(smooth[middle])).argmin())], float(len(rates))
 
 
-def halving(task: Task, seed: int, steps: int) -> tuple[float, float]:
-    """Successive halving over 20 rates of the sweep's range: 10 steps, 20 more, 40 more, 100 more; 800 in all."""
-    alive = list(np.geomspace(task.rates[0], task.rates[-1], 20))
-    length, cost = 0, 0
-    for more, survivors in ((10, 10), (20, 5), (40, 2), (100, 1)):
-        length += more
-        cost += more * len(alive)
-        curves = {lr: trained(task, lr, seed, length, OTHER_BATCHES) for lr in alive}
-        last = {lr: float(np.mean(curve[-max(3, round(0.3 * length)) :])) for lr, curve in curves.items()}
-        alive = sorted(alive, key=lambda lr: last[lr] if math.isfinite(last[lr]) else math.inf)[:survivors]
-    return float(alive[0]), float(cost)
+def lightning_finder(task: Task, seed: int, steps: int) -> tuple[float, float]:
+    """The finder of Lightning's `Tuner.lr_find` with its defaults: 1e-8 to 1, early stop at four times the lowest.
+
+    Its smoothing weighs a new loss by 0.02 and corrects for the beginning; the first ten are left out, and the last.
+    """
+    count = planned_steps(steps)
+    rates, smooth, mean = [], [], 0.0
+    for i, (lr, loss) in enumerate(range_test(task, seed, 1e-8, 1.0, count)):
+        mean = 0.98 * mean + 0.02 * loss
+        rates.append(lr)
+        smooth.append(mean / (1 - 0.98 ** (i + 1)))
+        if not math.isfinite(loss) or (i > 1 and smooth[-1] > 4 * min(smooth)):
+            break
+    losses = np.array(smooth[10:-1])
+    losses = losses[np.isfinite(losses)]
+    if len(losses) < 2:
+        return math.nan, float(len(rates))
+    return rates[10 + int(np.gradient(losses).argmin())], float(len(rates))
 
 
-METHODS = {
+def range_test(task: Task, seed: int, low: float, high: float, count: int) -> Iterator[tuple[float, float]]:
+    """Rates that grow with every step, and the loss of each."""
+    model = task.start(seed)
+    optimizer = task.optimizer(model.parameters(), lr=low)
+    torch.manual_seed(seed + OTHER_BATCHES)
+    for i, (inputs, targets) in enumerate(islice(batches(task), count)):
+        lr = low * (high / low) ** (i / (count - 1))
+        optimizer.param_groups[0]["lr"] = lr
+        loss = task.loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield lr, loss.item()
+
+
+METHODS: dict[str, Callable[[Task, int, int], tuple[float, float]]] = {
     "suggest_lr": suggest_lr,
+    "the script's own rate": own_rate,
     "successive halving": halving,
-    "range test": range_test,
-    "half of the limit": half_of_limit,
+    "torch-lr-finder": torch_lr_finder,
+    "Lightning's finder": lightning_finder,
 }

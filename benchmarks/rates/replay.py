@@ -1,18 +1,17 @@
 """What a longer race would find: the race of `suggest_lr` on the sweep's own curves, where a step costs nothing.
 
-python -m benchmarks.rates.replay --curves curves.npz      # after `python -m benchmarks.rates`, in a minute
+python -m benchmarks.rates.replay --curves curves.npz      # a minute
 
-It is placed as on the benchmark, and a ratio of the sweep's rates lower and higher. The rates of the race are within
+The race begins at the script's own rate and at its neighbors in the sweep, without the curvature. Its rates are within
 1 % of every second of the sweep's. Its runs see the batches on which the rate is judged, so that it does a little
-better than `suggest_lr` does.
+better than `suggest_lr` does. Every answer is checked to lie between rates whose runs finished.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,46 +19,45 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch.optim import SGD
 
-from benchmarks.rates.__main__ import FLOOR, HORIZONS, MOST, _read_off, final, smoothed
-from benchmarks.rates.methods import GUESS
-from benchmarks.rates.sweep import ALL, SEEDS
-from wellcond.learning_rate.race.race import MAX_STEPS, race
-from wellcond.learning_rate.race.suggest_lr import ADAPTIVE_SHARE
+from benchmarks.rates.judging import Judge
+from benchmarks.rates.sweep import ALL, LENGTHS, SEEDS
+from wellcond.learning_rate.race.outcome import Race
+from wellcond.learning_rate.race.race import race
 from wellcond.results import Cost
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.run import Run
 
-LONGER = (1, 2, 4, 8)
-"""Times the steps of a race."""
+PRICES = (400, 500, 1000, 2000)
 PLACES = (-1, 0, 1)
+"""Where the race begins, in rates of the sweep from the script's own."""
 
 
 class Recorded:
-    """Stands in for `CopyTrainer` and its `InStep`: its runs are read from curves (rates, steps)."""
+    """Stands in for `CopyTrainer` and its `InStep`: its runs are read from curves, one per rate of the sweep."""
 
-    def __init__(self, name: str, curves: Any) -> None:
-        self.task, self.curves = ALL[name], curves
-        self.optimizer = self.task.optimizer([torch.nn.Parameter(torch.zeros(1))], lr=GUESS)
-        self.cost, self.taken = Cost(), 0
+    def __init__(self, name: str, curves: Sequence[Any], place: int) -> None:
+        self.rates, self.curves = ALL[name].rates, curves
+        own = self.rates[min(max(self.nearest(ALL[name].own) + place, 0), len(self.rates) - 1)]
+        self.optimizer = ALL[name].optimizer([torch.nn.Parameter(torch.zeros(1))], lr=own)
+        self.cost, self.recent, self.taken = Cost(), [None], 0
 
     def depends_on_seed(self) -> bool:
         return True
 
     @contextmanager
     def in_step(self, _seed: int) -> Iterator[Recorded]:
+        self.taken = 0
         yield self
 
     def nearest(self, lr: float) -> int:
         """The index of the sweep's rate, also beyond both ends."""
-        return round(math.log(lr / self.task.rates[0]) / math.log(self.task.rates[1] / self.task.rates[0]))
+        return round(math.log(lr / self.rates[0]) / math.log(self.rates[1] / self.rates[0]))
 
     def start(self, lr: float, seed: int) -> RecordedRun:
         """The curve of the nearest rate; above all of them none is finite."""
-        above, nearest = np.full(self.curves.shape[1], np.nan), self.nearest(lr)
-        curve = above if nearest >= len(self.curves) else self.curves[max(nearest, 0)]
-        return RecordedRun(curve, self.optimizer)
+        above, nearest = np.full(1, np.nan), self.nearest(lr)
+        return RecordedRun(above if nearest >= len(self.curves) else self.curves[max(nearest, 0)], self.optimizer)
 
     def join(self, run: RecordedRun) -> None:
         for _ in range(self.taken):
@@ -70,20 +68,17 @@ class Recorded:
             self._step(run)
         self.taken += 1
 
-    def close(self) -> None:
-        pass
-
     def _step(self, run: RecordedRun) -> None:
         if run.diverged_at is None:
             self.cost += Cost(1, 1)
-            loss = float(run.curve[len(run.losses)])
+            loss = float(run.curve[min(len(run.losses), len(run.curve) - 1)])
             if math.isfinite(loss):
                 run.losses.append(loss)
             else:
                 run.diverged_at = len(run.losses) + 1
 
 
-@dataclass
+@dataclass(eq=False)
 class RecordedRun:
     """In place of a `CopyRun`."""
 
@@ -96,51 +91,51 @@ class RecordedRun:
     def as_run(self) -> Run:
         return Run(tuple(self.losses), self.diverged_at)
 
+    def loss_if_constant(self, _batches: Any) -> float | None:
+        return None
+
     def release(self) -> None:
         pass
 
 
-def center(recorded: Recorded, half: float | None) -> float:
-    """Where `suggest_lr` begins, from half of the measured limit."""
-    if half is None:
-        return GUESS
-    if not isinstance(recorded.optimizer, SGD):
-        return ADAPTIVE_SHARE * 2 * half
-    momentum = recorded.optimizer.param_groups[0]["momentum"]
-    return float(2 * half * (1 - momentum) / (1 + momentum))
+def curves_of(stored: dict[str, Any], name: str, seed: int) -> list[Any]:
+    """The losses of every rate, 2000 where it was trained as long and 400 otherwise."""
+    short, long = stored[f"{name}/{seed}/400"], stored.get(f"{name}/{seed}/2000")
+    is_long = [long is not None and bool(np.isfinite(long[i, 0])) for i in range(len(short))]
+    return [long[i] if is_long[i] else short[i] for i in range(len(short))]
 
 
-def ratio(name: str, curves: dict[str, Any], steps: int, max_steps: int, place: int, halves: dict[Any, Any]) -> float:
-    """The loss at the rates that the race finds over the lowest, read off the smoothed sweep; the mean over seeds."""
-    seeds = [s for s in SEEDS if curves[f"{name}/{s}"].shape[1] >= steps]
-    first = float(np.mean([curves[f"{name}/{s}"][0, :3].mean() for s in seeds]))
-    sweep = np.mean([final(curves[f"{name}/{s}"], steps) for s in seeds], 0)
-    rates, result = ALL[name].rates, []
-    for seed in seeds:
-        recorded = Recorded(name, curves[f"{name}/{seed}"])
-        index = recorded.nearest(center(recorded, halves[name, seed])) + place
-        begin = rates[0] * (rates[1] / rates[0]) ** index
-        result.append(race(cast(CopyTrainer, recorded), steps=steps, max_steps=max_steps, center=begin).lr)
-    return _read_off(np.log(rates), smoothed(np.clip(sweep, FLOOR * first, MOST * first)), result)
+def check_support(outcome: Race) -> None:
+    """The answer lies between rates whose runs finished, and below any above the best whose loss went up."""
+    if outcome.choice is not None:
+        assert (
+            min(outcome.finished) * 0.999 <= outcome.low <= outcome.lr <= outcome.high <= max(outcome.finished) * 1.001
+        )
+        assert outcome.lr < outcome.smallest_diverged
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, required=True)
-    results = Path(__file__).parents[1] / "results" / "rates_cpu.json"
-    parser.add_argument("--known", type=Path, default=results, help="results that say where the races begin")
-    options = parser.parse_args()
-    curves = dict(np.load(options.curves))
-    known = json.loads(options.known.read_text())["results"]["found"]
-    halves = {(f[0], f[1]): f[4] for f in known if f[2] == "half of the limit"}
-    for times in LONGER:
-        for steps in HORIZONS:
-            ratios = np.array(
-                [[ratio(name, curves, steps, times * MAX_STEPS, place, halves) for name in ALL] for place in PLACES]
+    stored = dict(np.load(parser.parse_args().curves))
+    judge = Judge(stored)
+    for price in PRICES:
+        for steps in LENGTHS:
+            ratios = []
+            for name in ALL:
+                seeds = [seed for seed in SEEDS if judge.knows(name, seed, steps) and f"{name}/{seed}/400" in stored]
+                for seed, place in ((seed, place) for seed in seeds for place in PLACES):
+                    recorded = Recorded(name, curves_of(stored, name, seed), place)
+                    outcome = race(cast(CopyTrainer, recorded), steps=steps, max_steps=price)
+                    check_support(outcome)
+                    ratios.append(judge.ratio(name, steps, outcome.lr))
+            within = [100 * float(np.mean(np.array(ratios) <= most)) for most in (1.1, 1.2)]
+            above = 100 * float(np.mean(np.array(ratios) > 1.5))
+            print(
+                f"{steps} steps, {price} u: {within[0]:.0f} % of {len(ratios)} races within 10 %, "
+                f"{within[1]:.0f} % within 20 %, {above:.0f} % above 1.5",
+                flush=True,
             )
-            within = (ratios <= 1.1).sum(1)
-            line = f"{steps} steps, {times * MAX_STEPS} u: within 10 % on {within.mean():.1f} of {len(ALL)}"
-            print(f"{line} (from {within.min()} to {within.max()}), worst {ratios.max():.2f}", flush=True)
 
 
 if __name__ == "__main__":

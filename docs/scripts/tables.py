@@ -78,25 +78,26 @@ def _slope(results: dict[str, Any] | None, axis: str, task: str) -> str:
 
 
 def rates() -> str:
-    """How often each way to find a learning rate is within 10 % of a sweep's best."""
+    """How often each way to find a learning rate is within 10 % of a sweep's best, by length and group of tasks."""
     rows = read("rates_cpu")["results"]["rows"]
-    horizons = sorted({row["steps"] for row in rows})
     body = []
-    for is_tuned, group in ((False, "not tuned on"), (True, "tuned on")):
-        some = [row for row in rows if row["tuned on"] is is_tuned]
+    for steps in sorted({row["steps"] for row in rows}):
+        here = [row for row in rows if row["steps"] == steps]
+        groups = list(dict.fromkeys(row["group"] for row in here))
+        owns = {row["task"]: row["methods"]["the script's own rate"]["ratio"] for row in here}
         for method in rows[0]["methods"]:
-            races = {steps: [row["methods"][method] for row in some if row["steps"] == steps] for steps in horizons}
-            every = [each for of_one in races.values() for each in of_one]
-            cells = [group, method, f"{statistics.fmean(each['u'] for each in every):.0f}"]
-            for of_one in races.values():
-                smooth, trained = (sum(each[kind] <= 1.1 for each in of_one) for kind in ("smooth ratio", "ratio"))
-                cells.append(f"{smooth} ({trained}) of {len(of_one)}")
-            worst = max((each["ratio"] for each in every if each["ratio"] < math.inf), default=math.inf)
-            cells += [f"{max(each['smooth ratio'] for each in every):.2g}", f"{worst:.2g}"]
-            cells.append(str(sum(each["ratio"] == math.inf for each in every)))
-            body.append(cells)
-    heads = [f"within 10 %, {steps} steps" for steps in horizons]
-    return table(["tasks", "method", "u", *heads, "worst", "worst as trained", "diverged or none"], body)
+            ratios = {row["task"]: row["methods"][method]["ratio"] or math.inf for row in here}
+            price = statistics.fmean(row["methods"][method]["u"] for row in here)
+            cells = [f"{steps:,}", method, f"{price:.0f}"]
+            for group in groups:
+                of_group = [ratios[row["task"]] for row in here if row["group"] == group]
+                cells.append(f"{sum(ratio <= 1.1 for ratio in of_group)} of {len(of_group)}")
+            worse = sum(math.log(ratios[row["task"]] / owns[row["task"]]) > 2 * row["noise"] for row in here)
+            some = list(ratios.values())
+            cells += [f"{sum(ratio <= 1.2 for ratio in some)} of {len(some)}", str(sum(ratio > 1.5 for ratio in some))]
+            body.append([*cells, str(worse)])
+    heads = [f"within 10 %, {group}" for group in dict.fromkeys(row["group"] for row in rows)]
+    return table(["steps", "method", "u", *heads, "within 20 %", "above 1.5", "worse than the script's own"], body)
 
 
 def accuracy() -> str:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from wellcond.diagnosis.diagnosis import Diagnosis
     from wellcond.diagnosis.rule import rule
     from wellcond.remedies.remedy import remedy
+    from wellcond.learning_rate.race.rate_table import RateTable, lr_table
     from wellcond.learning_rate.race.suggest_lr import suggest_lr
     from wellcond.learning_rate.race.suggested_rate import SuggestedRate
     from wellcond.treatment.treat import treat
@@ -109,6 +110,7 @@ __all__ = [
     "Problem",
     "Progress",
     "RateLimit",
+    "RateTable",
     "Result",
     "Row",
     "ScaleAmendedSGD",
@@ -131,6 +133,7 @@ __all__ = [
     "landscape",
     "local_hessian",
     "loss_slice",
+    "lr_table",
     "marchenko_pastur",
     "max_lr",
     "meanfield",
@@ -164,6 +167,8 @@ _ON_DEMAND = {
     "remedy": "wellcond.remedies.remedy",
     "treat": "wellcond.treatment.treat",
     "Treatment": "wellcond.treatment.treatment",
+    "RateTable": "wellcond.learning_rate.race.rate_table",
+    "lr_table": "wellcond.learning_rate.race.rate_table",
     "suggest_lr": "wellcond.learning_rate.race.suggest_lr",
     "SuggestedRate": "wellcond.learning_rate.race.suggested_rate",
 }

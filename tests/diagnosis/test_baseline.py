@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from zoo import integers, normal
 
-from wellcond.diagnosis.baseline import constant_loss
+from wellcond.problem.loss.constant import constant_loss
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
 SHARES = torch.tensor([3 / 8, 2 / 8, 3 / 8], dtype=torch.float64)

@@ -15,13 +15,13 @@ from torch.nn import functional as F
 from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
-from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import cut, mini_batches
 from wellcond.diagnosis.token_labels import token_relation
 from wellcond.diagnosis.trial import trial, trial_price
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.errors import NonFinite, Unsupported
+from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.loss.likelihoods import CrossEntropy
 from wellcond.training.run import Run
 

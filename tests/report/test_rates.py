@@ -11,7 +11,8 @@ from subjects import legend
 
 from wellcond.errors import OutputError
 from wellcond.learning_rate.meanfield import predict
-from wellcond.learning_rate.race.race import Choice, Race
+from wellcond.learning_rate.race.horizon import Choice
+from wellcond.learning_rate.race.outcome import Race
 from wellcond.report.figures.rates import race_figure
 from wellcond.training.run import Run
 
@@ -20,7 +21,7 @@ pytest.importorskip("matplotlib")
 
 def test_a_race_is_drawn_with_its_limits_and_crosses_for_divergence() -> None:
     runs = {0.1: Run([3.0, 2.0]), 1.0: Run([3.0, 2.0, 1.0, 1.0]), 10.0: Run([3.0], diverged_at=2)}
-    race = Race(runs, Choice(1.0, 0.5, 2.0), steps=20, steps_taken=7)
+    race = Race(runs, Choice(1.0, 0.5, 2.0), steps=20, own=0.1, steps_taken=7)
     figure = race_figure(race, {"measured": 2.0, "none": math.inf})
     over_steps, over_rates = figure.axes
     assert [list(line.get_ydata()) for line in over_steps.get_lines()] == [[3, 2], [3, 2, 1, 1], [3]]

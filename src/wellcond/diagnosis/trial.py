@@ -15,7 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import LBFGS, Adam, Optimizer
 
 from wellcond.diagnosis.attempts import Allowance, Attempts, clamped, steps_of
-from wellcond.diagnosis.baseline import constant_loss
 from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches
@@ -30,6 +29,7 @@ from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
 from wellcond.network.dropped import Dropped, Undropped
 from wellcond.problem.batches import examples_in, share_examples
+from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.problem import Batch, Problem
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyRun, CopyTrainer

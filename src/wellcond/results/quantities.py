@@ -180,6 +180,8 @@ PREDICTED_MAX_LR: Final = quantity("predicted_max_lr", "predicted largest stable
 SUGGESTED_LR: Final = quantity("suggested_lr", "suggested lr", "lr")
 SUGGESTED_LR_LOW: Final = quantity("suggested_lr_low", "lowest lr that is equally good", "lr")
 SUGGESTED_LR_HIGH: Final = quantity("suggested_lr_high", "highest lr that is equally good", "lr")
+GRADIENT_NOISE_SCALE: Final = quantity("gradient_noise_scale", unit="examples")
+"""Batch size at which the gradients of mini-batches have as much noise as signal."""
 TERM: Final = quantity("term", "part of λmax")
 """What a layer adds to the predicted λ_max."""
 

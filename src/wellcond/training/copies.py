@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import length_hint
@@ -14,10 +15,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer, SparseAdam
 
-from wellcond.errors import InvalidProblem, NonFinite
+from wellcond.errors import InvalidProblem, NonFinite, WellcondError
+from wellcond.network.calling import tensors_in
 from wellcond.network.graph import leaves_of
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.arguments import check_is_problem
+from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.problem import Batch, Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Progress
@@ -43,6 +46,12 @@ STEP_READS = (
     "training_step uses the model itself and not the one that it is called with, so no copy of the model can be "
     "trained by it. Let it use its first argument: def training_step(model, batch): …"
 )
+
+SAME = 0.02
+"""Variation of outputs, over their size, below which they are the same for all inputs. It is 1e-5 for six layers of
+sigmoids that no rate trains, and 0.2 and more where transformers wait on their first plateau."""
+RECENT = 8
+"""Batches that runs in step remember."""
 
 Prepare = Callable[[nn.Module, Optimizer, int], None]
 """Called with a copy of the model, its optimizer and the seed of the run, before its first step."""
@@ -282,6 +291,30 @@ class CopyRun:
         self._trainer.cost += Cost(forwards=len(outputs))
         return outputs
 
+    def loss_if_constant(self, batches: Sequence[Batch]) -> float | None:
+        """The loss of the best constant prediction of some batches, where the outputs hardly depend on the inputs.
+
+        None if they do, if all inputs are the same, or if that loss is not known. A network that is slow to start is at
+        the same loss for a while, but its outputs differ from input to input.
+        """
+        if _are_all_the_same([inputs for inputs, _ in batches]):
+            return None
+        try:
+            with self.problem.measuring():
+                evaluations = [self.problem.evaluate(index, batch) for index, batch in enumerate(batches)]
+        except WellcondError:  # a sum, or a loss that is not finite, has no mean to compare with
+            return None
+        self._trainer.cost += Cost(forwards=len(batches))
+        outputs = [each.outputs.detach() for each in evaluations if each.outputs is not None]
+        if len(outputs) < len(batches) or not _hardly_vary(outputs):
+            return None
+        targets = [each.targets for each in evaluations]
+        least = constant_loss(self.problem.loss_of_outputs, self.problem.likelihood, outputs, targets)
+        # targets that are all the same, as a GAN's, are no yardstick: a constant gets them right
+        return (
+            None if least is None or abs(least) < 1e-4 * min(abs(float(evaluations[0].loss.detach())), 1.0) else least
+        )
+
     def release(self) -> None:
         """Free what only further steps would need."""
         self.optimizer.state.clear()
@@ -292,11 +325,15 @@ class InStep:
     """Runs in step with each other: each batch is read once, and all are trained on it.
 
     Batches are stored, so that another run can still join, until `close()`.
+
+    Attributes:
+        recent: The last few batches.
     """
 
     def __init__(self, batches: Iterator[Batch], stack: contextlib.ExitStack) -> None:
         self._batches, self._stack = batches, stack
         self._stored: list[Batch] | None = []
+        self.recent: deque[Batch] = deque(maxlen=RECENT)
 
     def join(self, run: CopyRun) -> None:
         """Train a further run on the batches that the others have seen."""
@@ -310,6 +347,7 @@ class InStep:
         if all(run.diverged_at is not None for run in runs):
             return
         batch = next(self._batches)
+        self.recent.append(batch)
         if self._stored is not None:
             self._stored.append(batch)
         for run in runs:
@@ -318,6 +356,20 @@ class InStep:
     def close(self) -> None:
         """Store no further batches: no run will join."""
         self._stored = None
+
+
+def _hardly_vary(outputs: Sequence[Tensor]) -> bool:
+    """Whether outputs hardly differ from example to example, compared with their size."""
+    if any(not each.dim() or each.shape[1:] != outputs[0].shape[1:] for each in outputs):
+        return False
+    every = torch.cat([each.double() for each in outputs])
+    return bool((every - every.mean(0)).square().mean() <= SAME**2 * every.square().mean())
+
+
+def _are_all_the_same(inputs: Sequence[Any]) -> bool:
+    """Whether no example differs from another, so that a constant is the best prediction."""
+    columns = zip(*(tensors_in(each) for each in inputs), strict=False)
+    return all(each.dim() and bool((each == column[0][:1]).all()) for column in columns for each in column)
 
 
 @contextlib.contextmanager

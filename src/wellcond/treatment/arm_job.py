@@ -13,7 +13,8 @@ from typing import Any, Literal
 import torch
 
 from wellcond.errors import NonFinite, Unsupported, WellcondError
-from wellcond.learning_rate.race.race import race, went_up
+from wellcond.learning_rate.race.outcome import went_up
+from wellcond.learning_rate.race.race import race
 from wellcond.network.calling import one_line
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyTrainer

@@ -14,9 +14,10 @@ from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.launching.launcher import InProcess, Launcher
 from wellcond.training.optimizers import largest_lr
+from wellcond.training.step_time import timed_step
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.arm_job import ArmJob, Task, one_thread
-from wellcond.treatment.conditions import Conditions, timed_step, uninformed_loss
+from wellcond.treatment.conditions import Conditions, uninformed_loss
 from wellcond.treatment.ranking import (
     FINALISTS,
     advised,

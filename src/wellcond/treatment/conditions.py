@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,6 @@ from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.remedies.setup import Setup
-from wellcond.training.copies import CopyTrainer
 from wellcond.training.optimizers import unwrapped
 from wellcond.treatment.ranking import in_order, parts_of
 from wellcond.treatment.treatment import UNTREATED
@@ -32,8 +30,6 @@ RACE_RUNS = 3
 LONGER, LONG = 10, 2000
 """How many times longer the runs are that confirm a winner, up to this many steps: what is only faster at first does
 not win there."""
-MEASURED_STEPS = 3
-"""Steps that are timed before the comparison; the first of them warms up, and is left out."""
 
 
 @dataclass(frozen=True)
@@ -130,15 +126,3 @@ def uninformed_loss(shared: Conditions) -> float | None:
             problem.evaluate(*known[0])
         outputs = [problem.forward(index, inputs) for index, (inputs, _) in known]
         return constant_loss(problem.raw_loss, problem.likelihood, outputs, [targets for _, (_, targets) in known])
-
-
-def timed_step(trainer: CopyTrainer, seed: int) -> tuple[float, float]:
-    """Seconds and u of a training step."""
-    seconds, before = [], trainer.cost.u
-    run = trainer.start(seed=seed)
-    with trainer.batches(seed) as batches, run.training():
-        for _ in range(MEASURED_STEPS):
-            begin = time.perf_counter()
-            run.step(next(batches))
-            seconds.append(time.perf_counter() - begin)
-    return min(seconds[1:]), (trainer.cost.u - before) / max(len(run.losses), 1)

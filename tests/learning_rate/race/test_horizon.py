@@ -1,4 +1,4 @@
-"""The choice of a rate from short runs, against runs made by the law itself."""
+"""The choice of a rate from the ends of short runs."""
 
 from __future__ import annotations
 
@@ -7,56 +7,69 @@ import math
 import numpy as np
 import pytest
 
-from wellcond.learning_rate.race.horizon import choose, last_loss, raised
+from wellcond.learning_rate.race.horizon import DRIFT, MOST_MOVED, choose, falls, last_loss, last_losses
 
-RATES = [0.01 * 2.4**k for k in range(3)]
-
-
-def runs(of: object, steps: int = 120) -> list[list[float]]:
-    assert callable(of)
-    return [[float(of(lr, t)) for t in range(1, steps + 1)] for lr in RATES]
+RATES = [0.01 * 2.4**k for k in range(4)]
 
 
-def test_a_parabola_in_the_logarithm_of_the_rate_is_lowest_at_its_vertex() -> None:
-    choice = choose(RATES, runs(lambda lr, _t: math.exp((math.log(lr) - math.log(0.03)) ** 2 / 4)), steps=120)
-    assert choice.lr == pytest.approx(0.03, rel=1e-6)
-    assert choice.low < choice.lr < choice.high
+def ends(*losses: float, count: int = 20) -> dict[float, list[float]]:
+    return {lr: [loss] * count for lr, loss in zip(RATES, losses, strict=True)}
 
 
-def test_the_vertex_is_searched_only_near_the_rates() -> None:
-    choice = choose(RATES, runs(lambda lr, _t: math.exp((math.log(lr) - math.log(10.0)) ** 2 / 9)), steps=120)
-    assert RATES[-1] * 0.999 <= choice.lr <= RATES[-1] * 2.4**0.25 * 1.001
+def test_without_a_longer_run_the_lowest_is_taken() -> None:
+    choice = choose(ends(2.0, 1.0, 1.5, 3.0))
+    assert choice.lr == choice.low == choice.high == pytest.approx(RATES[1])
 
 
-@pytest.mark.parametrize("floor", [0.0, 0.5])
-def test_with_a_noise_floor_the_rate_falls_with_the_length(floor: float) -> None:
-    """L = (ηt)^−½ + 8η + L∞ is lowest at η = (2·8·√t)^−⅔."""
-    law = runs(lambda lr, t: (lr * t) ** -0.5 + 8 * lr + floor)
-    now, later = (choose(RATES, law, steps).lr for steps in (120, 1920))
-    expected = 16 ** (-1 / 3)
-    assert later < now
-    # a third of the choice is the mean drift t^−0.3, and the mean over a run's last third is not its end
-    assert math.log(later / now) == pytest.approx(math.log(expected), abs=0.35)
+def test_a_longer_run_gets_a_smaller_rate_but_none_below_those_that_finished() -> None:
+    rates = [choose(ends(3.0, 2.0, 1.5, 1.0), times=times).lr for times in (1.0, 4.0, 16.0, 1e6)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[1] == pytest.approx(RATES[3] / 4**DRIFT)
+    assert rates[-1] == pytest.approx(RATES[3] / math.exp(MOST_MOVED))
+    assert choose(ends(1.0, 1.5, 2.0, 3.0), times=1e6).lr == pytest.approx(RATES[0])
+    assert choose(ends(2.0, 1.0, 1.5, 3.0), times=16.0, drift=0.0).lr == pytest.approx(RATES[1])
 
 
-def test_on_a_plateau_the_rate_lies_between_lowest_loss_and_largest_rate() -> None:
-    choice = choose(RATES, [[1.0] * 120, [1.02] * 120, [1.03] * 120], steps=120)
-    assert choice.lr == pytest.approx(math.sqrt(RATES[0] * RATES[2]), rel=1e-6)
+def test_on_a_plateau_the_middle_to_the_largest_rate_that_is_hardly_worse_counts() -> None:
+    assert choose(ends(1.0, 1.05, 1.1, 3.0)).lr == pytest.approx(math.sqrt(RATES[0] * RATES[2]))
 
 
-def test_a_run_that_diverged_counts_as_bad_and_not_by_how_much() -> None:
-    good = runs(lambda lr, _t: 1 + lr)
-    assert choose(RATES, [*good[:2], [9.0] * 5], 120).lr == choose(RATES, [*good[:2], [1e30] * 7], 120).lr
+def test_the_own_rate_is_kept_unless_another_is_better_beyond_noise() -> None:
+    assert choose(ends(2.0, 1.0, 1.03, 3.0), own=RATES[2]).lr == pytest.approx(RATES[2])
+    assert choose(ends(2.0, 1.0, 1.3, 3.0), own=RATES[2]).lr == pytest.approx(RATES[1])
+    assert choose(ends(2.0, 1.0, 1.03, 3.0), own=0.5).lr != pytest.approx(0.5)  # it was not raced to the end
+    noise = np.exp(0.8 * np.array([(-1.0) ** np.arange(k, k + 20) for k in range(4)]))  # of every other step
+    noisy = {lr: list(np.array(losses) * noise[k]) for k, (lr, losses) in enumerate(ends(2.0, 1.0, 1.3, 3.0).items())}
+    assert choose(noisy, own=RATES[2]).lr == pytest.approx(RATES[2])
+
+
+def test_where_the_race_shows_no_difference_at_all_the_own_rate_is_kept() -> None:
+    alike = ends(1.0, 1.01, 1.02, 1.03)
+    assert choose(alike, own=RATES[3], times=16.0).lr == pytest.approx(RATES[3])
+    assert choose(alike, times=16.0).lr < RATES[2]
+
+
+def test_noise_that_all_runs_share_hides_no_difference() -> None:
+    batch = np.exp(np.random.default_rng(0).standard_normal(20))
+    shared = {lr: list(np.array(losses) * batch) for lr, losses in ends(2.0, 1.0, 1.3, 3.0).items()}
+    assert choose(shared, own=RATES[2]).lr == pytest.approx(RATES[1])
 
 
 def test_losses_below_zero_are_raised_together() -> None:
-    assert raised([[1.0], [2.0]]) == [[1.0], [2.0]]
-    lifted = raised([[-3.0, 1.0], [7.0, math.inf]])
-    assert min(lifted[0]) > 0
-    assert np.diff(lifted[0]) == pytest.approx(4.0)
-    assert lifted[1][1] == math.inf
+    assert choose(ends(-1.0, -3.0, -2.0, 5.0)).lr == pytest.approx(RATES[1])
+    assert choose(ends(0.0, 0.0, 0.0, 0.0)).lr > 0
 
 
-def test_the_last_loss_is_a_mean_and_infinite_where_a_run_ended_before() -> None:
-    assert last_loss([9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 1.0, 2.0, 3.0], 9) == pytest.approx(2.0)
-    assert last_loss([1.0], 2) == math.inf
+def test_the_last_loss_is_a_mean_of_a_third() -> None:
+    losses = [9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 1.0, 2.0, 3.0]
+    assert last_loss(losses) == pytest.approx(2.0)
+    assert list(last_losses(losses)) == [1.0, 2.0, 3.0]
+    assert last_loss([]) == math.inf
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_a_fall_is_told_from_noise(noise: float) -> None:
+    drawn = 1 + noise * np.random.default_rng(1).standard_normal(90)
+    assert not falls(list(drawn))
+    assert falls(list(drawn * np.linspace(1.0, 0.2, 90)))
+    assert falls([2.5, 2.35, *(2.3 + 0.01 * drawn)])  # at once

@@ -123,13 +123,13 @@ def predict_lr(
             suggested = suggest_lr(problem, optimizer, momentum=momentum, progress=progress)
         except Interrupted as interrupt:
             known: SuggestedRate = interrupt.result
-            output.finish(known, lambda console: show_suggestion(known, console))
+            output.finish(known, lambda console: show_suggestion(known, console, limits=True))
             raise typer.Exit(INTERRUPTED) from None
         if suggested.limit is not None:  # compared with theory it is to be exact, so it is measured on all batches
             suggested = replace(suggested, limit=max_lr(problem, optimizer, momentum=momentum, progress=progress))
         if optimizer is not None and heavy_ball_momentum(optimizer) is None:
             suggested = _with_prediction_of_sgd(suggested, problem)
-    output.finish(suggested, lambda console: show_suggestion(suggested, console))
+    output.finish(suggested, lambda console: show_suggestion(suggested, console, limits=True))
 
 
 def _with_prediction_of_sgd(suggested: SuggestedRate, problem: Problem) -> SuggestedRate:

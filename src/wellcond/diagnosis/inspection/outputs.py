@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
-from wellcond.diagnosis.baseline import constant_loss
 from wellcond.network.graph import is_affine, norms_of_sums, plain, tail_of, upstream
+from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
 
 LossKind = Literal["cross-entropy", "nll", "kl", "bce", "bce-logits", "squared", "other"]

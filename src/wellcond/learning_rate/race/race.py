@@ -2,113 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from itertools import islice
+from statistics import fmean
+from typing import Any
 
-from torch.optim import Adagrad
+import torch
+from torch.optim import SGD, Adagrad
 
-from wellcond.errors import Interrupted
-from wellcond.learning_rate.race.horizon import Choice, choose, last_loss
-from wellcond.results import Progress, number, text_table
-from wellcond.training.copies import CopyRun, CopyTrainer, InStep
-from wellcond.training.optimizers import largest_lr
-from wellcond.training.run import Run
+from wellcond.errors import Interrupted, NonFinite
+from wellcond.learning_rate.race.horizon import DRIFT, FLAT, PLAIN_DRIFT, choose, falls, last_loss, last_losses
+from wellcond.learning_rate.race.outcome import ALL_UP, LIKE_CONSTANT, NO_FALL, Race, went_up
+from wellcond.problem.problem import Problem
+from wellcond.results import Cost, Progress, number
+from wellcond.training.copies import RECENT, CopyRun, CopyTrainer
+from wellcond.training.optimizers import peak_lr
+from wellcond.training.planned_schedule import PlannedSchedule
 
 RATIO = 2.4
 """Ratio of neighboring rates. The loss stays within 10 % of the best over a factor of 2 to 5 on most of
-`benchmarks.rates`, and a parabola through three rates finds what lies between them."""
+`benchmarks.rates`."""
 MAX_STEPS = 470
-"""Steps of all runs together."""
-LENGTHS, SURVIVORS = (15, 40), (5, 3)
-"""Steps after which runs are compared, where all together may take `MAX_STEPS`; and how many neighbors go on then. The
-last three share the remaining steps, 100 and more each."""
-TIE = 0.05
-"""Losses of few mini-batches that differ by less are equally good. Of rates that are equally good so early, the larger
-ones leave a plateau first, the smaller ones reach a lower floor: the race goes on in between."""
-MOST_RATES, FAR = 14, 3
-"""The largest number of rates to try; and by how many ratios to go down where every rate so far has diverged."""
+"""Steps of all runs together, where nothing else is said."""
+FIRST_LENGTH = 35
+"""Steps after which runs are compared, where all together may take `MAX_STEPS`."""
+BELOW, ABOVE = 2, 2
+"""Rates below and above the first that begin; as training goes on the best rate falls, so those below it go on."""
+FAR = 3
+"""By how many ratios to go down where every rate so far has diverged."""
+MOST_FIRST = 0.75
+"""Share of all steps that runs of the first length may take."""
 FALLBACK = 0.01
 """The first rate where neither the optimizer nor the curvature gives one."""
-UP = 1.5
-"""A loss that ends this many times above where it began has gone up, not merely met harder batches."""
-
-
-@dataclass(frozen=True)
-class Race:
-    """The outcome of a race of learning rates.
-
-    Attributes:
-        runs: Runs by learning rate, ascending.
-        choice: The rate for `steps` steps, and the range of rates that are equally good; None if no rate trains.
-        steps: The length of the run that the rate is for.
-        steps_taken: Steps of all runs together.
-        is_corrected: Whether the rate is for a longer run than these; without noise there is nothing to correct.
-        status: "" or why the race ended early.
-    """
-
-    runs: dict[float, Run]
-    choice: Choice | None
-    steps: int
-    steps_taken: int
-    is_corrected: bool = False
-    status: str = ""
-
-    @property
-    def lr(self) -> float:
-        """The rate; nan if none trains."""
-        return math.nan if self.choice is None else self.choice.lr
-
-    @property
-    def low(self) -> float:
-        """The lower end of the rates that are equally good; nan if none trains."""
-        return math.nan if self.choice is None else self.choice.low
-
-    @property
-    def high(self) -> float:
-        """The upper end of the rates that are equally good, none of which diverged; nan if none trains."""
-        return math.nan if self.choice is None else max(self.lr, min(self.choice.high, self.largest_trained))
-
-    @property
-    def longest(self) -> int:
-        """The number of steps of the longest runs."""
-        return max((len(run.losses) for run in self.runs.values()), default=0)
-
-    @property
-    def best(self) -> float:
-        """The rate with the lowest loss among the longest runs; nan if none trains."""
-        last = {lr: last_loss(run.losses) for lr, run in self.runs.items() if len(run.losses) == self.longest}
-        return math.nan if self.choice is None else min(last, key=last.__getitem__)
-
-    @property
-    def largest_trained(self) -> float:
-        """The largest rate below which none has diverged; nan if there is none."""
-        return max((lr for lr in self.runs if lr < self.smallest_diverged), default=math.nan)
-
-    @property
-    def smallest_diverged(self) -> float:
-        """The smallest rate whose loss went up or stopped being finite; infinity if there is none."""
-        return min((lr for lr, run in self.runs.items() if went_up(run)), default=math.inf)
-
-    def __str__(self) -> str:
-        body = []
-        for lr, run in self.runs.items():
-            remark = "went up" if went_up(run) else ""
-            if run.diverged_at is not None:
-                remark = f"not finite at step {run.diverged_at}"
-            elif len(run.losses) == self.longest and lr == self.best:
-                remark = "lowest"
-            elif len(run.losses) < self.longest:
-                remark = remark or "dropped"
-            loss = "–" if run.diverged_at is not None else number(last_loss(run.losses))
-            body.append([number(lr), str(len(run.losses)), loss, remark])
-        return text_table(["lr", "steps", "loss", ""], body)
-
-
-def went_up(run: Run) -> bool:
-    """Whether a run's loss stopped being finite, or ended clearly above where it began."""
-    if run.diverged_at is not None or not run.losses:
-        return True
-    return last_loss(run.losses) > run.losses[0] + (UP - 1) * abs(run.losses[0])
+LEARNED = 0.005
+"""Share of a constant's loss by which a run must be below it. The constant is the best for the very batches that the
+run is compared on, so that chance does not put a run below it."""
+HELD_OUT = 8
+"""The largest number of held-out batches on which those that finish are judged."""
 
 
 def race(
@@ -117,20 +49,24 @@ def race(
     steps: int,
     max_steps: int = MAX_STEPS,
     center: float | None = None,
+    schedule: PlannedSchedule | None = None,
+    validation: Any = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Race:
     """Find a learning rate for a run of this many steps.
 
-    Five rates around the center take 15 steps; others join below or above while the best is at an end. The five around
-    the best go on to 40 steps, and three of them share the remaining steps. Their losses, and how the best rate moves
-    as training goes on (`horizon`), give the rate.
+    The optimizer's own rate and five around the center take some 40 steps; others join below or above while the best
+    is at an end. The best, two below it and the optimizer's own share the remaining steps: as training goes on the best
+    rate falls. Under a schedule they begin anew, with the schedule stretched to their length.
 
     Args:
         trainer: It trains the copies.
         steps: The length of the run that the rate is for.
         max_steps: The steps of all runs together, about; with fewer, each run is shorter.
         center: The rate to begin with; None: the optimizer's own rate.
+        schedule: The schedule of the planned run; rates are then its highest ones.
+        validation: Held-out batches, on which those that finish are judged.
         seed: As in `CopyTrainer.start`.
         progress: Called as (what is being done, share of all work done).
 
@@ -140,118 +76,168 @@ def race(
     Raises:
         Interrupted: On Ctrl-C, with the race so far as `.result`.
     """
-    return _Race(trainer, steps, max_steps, seed, progress).run(center)
+    return _Race(trainer, steps, max_steps, schedule, validation, seed, progress).run(center)
 
 
 class _Race:
-    """Rates are center · RATIO^k, and runs are known by k."""
+    """Rates are base · RATIO^k, and runs are known by k; the optimizer's own rate, where there is one, is the base."""
 
-    def __init__(self, trainer: CopyTrainer, steps: int, max_steps: int, seed: int, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        trainer: CopyTrainer,
+        steps: int,
+        max_steps: int,
+        schedule: PlannedSchedule | None,
+        validation: Any,
+        seed: int,
+        progress: Progress | None,
+    ) -> None:
         self.trainer, self.steps, self.max_steps, self.seed = trainer, steps, max_steps, seed
-        self.lengths = [max(1, min(round(length * max_steps / MAX_STEPS), steps)) for length in LENGTHS]
+        self.schedule, self.validation = schedule, validation
+        self.first_length = max(1, min(round(FIRST_LENGTH * max_steps / MAX_STEPS), steps))
         self.report = progress or (lambda _what, _share: None)
-        self.center = FALLBACK
+        self.own: float | None = None
+        self.base = FALLBACK
         self.runs: dict[int, CopyRun] = {}
+        self.held_out: dict[float, Sequence[float]] = {}
+        self.why_none = ""
         self.before = trainer.cost
         self.is_noisy = trainer.depends_on_seed()
 
     def run(self, center: float | None) -> Race:
-        own = 0.0 if self.trainer.optimizer is None else largest_lr(self.trainer.optimizer)
-        self.center = center or own or FALLBACK
+        groups = [] if self.trainer.optimizer is None else self.trainer.optimizer.param_groups
+        own = max((abs(peak_lr(group)) for group in groups), default=0.0)
+        self.own = (own if self.schedule is None else self.schedule.peak) or None
+        self.base = self.own or center or FALLBACK
+        begin = 0 if center is None else round(math.log(center / self.base) / math.log(RATIO))
         try:
-            with self.trainer.in_step(self.seed) as field:
-                self._race(field)
+            with contextlib.ExitStack() as self.stack:
+                self._race(begin)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(self._result("interrupted")) from interrupt
         return self._result()
 
-    def _race(self, field: InStep) -> None:
-        rates = self._bracket(field, self._around(0), self.lengths[0], MOST_RATES)
-        if (best := self._best(rates)) is None:
+    def _race(self, begin: int) -> None:
+        length = self.first_length
+        self._train(self._near(begin, BELOW, ABOVE), length)
+        if (best := self._bracket(length)) is None:
             return
-        rates = self._bracket(field, self._around(best), self.lengths[1], SURVIVORS[0] + 1)
-        if (best := self._best(rates)) is None:
-            return
-        first = min(max(rates.index(best) - SURVIVORS[1] // 2, 0), len(rates) - SURVIVORS[1])
-        field.close()
-        self._advance(field, rates[first : first + SURVIVORS[1]], self._last_length())
+        rates = self._near(best, BELOW, 0)
+        judging = RECENT + HELD_OUT * len(rates) * (self.validation is not None)
+        left = self.max_steps - self._cost.u - Cost(forwards=judging).u
+        if self.schedule is None:  # otherwise they begin anew
+            left += length * len(rates & self.runs.keys())
+        self._train(rates, min(max(length, int(left / len(rates))), self.steps))
+        self.why_none = self._why_none(rates)
+        if self.validation is not None:
+            self.held_out = {self._lr(k): self._judged(self.runs[k]) for k in sorted(rates)}
 
-    def _around(self, k: int) -> list[int]:
-        return list(range(k - SURVIVORS[0] // 2, k + SURVIVORS[0] // 2 + 1))
+    def _train(self, rates: Collection[int], length: int) -> None:
+        """Runs of one length at these rates; those at other rates are dropped."""
+        for k in self.runs.keys() - set(rates):
+            self.runs[k].release()
+        if self.schedule is not None or not self.runs:
+            self.stack.close()
+            self.field = self.stack.enter_context(self.trainer.in_step(self.seed))
+            self.runs = {k: run for k, run in self.runs.items() if k not in rates}
+        self._join(rates, length)
+        runs = [self.runs[k] for k in rates]
+        for _ in range(length - max(len(run.losses) for run in runs)):
+            self.field.advance(runs)
+            self._tell(f"{len(runs)} rates from {self._lr(min(rates)):.3g} to {self._lr(max(rates)):.3g}")
 
-    def _bracket(self, field: InStep, rates: list[int], length: int, most: int) -> list[int]:
-        """Runs of one length at these rates, and at others beyond them while the best is at an end; ascending."""
-        self._join(field, *rates)
-        self._advance(field, rates, length)
-        while len(rates) < most:
-            best = self._best(rates)
-            if best is None:
-                rates = [rates[0] - FAR, *rates]
-            elif best == rates[0]:
-                rates = [best - 1, *rates]
-            elif best == rates[-1]:
-                rates = [*rates, best + 1]
-            else:
+    def _join(self, rates: Collection[int], length: int) -> None:
+        """Start runs of this length at rates that have none, on the batches that the others have seen."""
+        for k in sorted(set(rates) - self.runs.keys()):
+            self._tell(f"lr {self._lr(k):.3g}")
+            self.runs[k] = self.trainer.start(self._lr(k), seed=self.seed)
+            if self.schedule is not None:
+                self.schedule.attach(self.runs[k].optimizer, self._lr(k), length)
+            self.field.join(self.runs[k])
+
+    def _bracket(self, length: int) -> int | None:
+        """The best rate of this length, after others have joined until it has a neighbor on both sides."""
+        while self._cost.u + length < MOST_FIRST * self.max_steps:
+            best = self._best(length)
+            neighbors = (min(self.runs) - FAR,) if best is None else (best - 1, best + 1)
+            missing = [k for k in neighbors if k not in self.runs]
+            if not missing:
                 break
-            self._join(field, rates[0], rates[-1])
-        return rates
+            self._join(missing[:1], length)
+        return self._best(length)
 
-    def _best(self, rates: list[int]) -> int | None:
-        """Half way from the lowest loss to the largest rate that is equally good; None if every run has diverged."""
-        low = min(rates, key=self._loss)
-        lowest, high = self._loss(low), low
-        if math.isinf(lowest):
+    def _best(self, length: int) -> int | None:
+        """Half way from the lowest loss to the largest rate that is equally good; None if every loss went up."""
+        finished = {k: run.as_run for k, run in self.runs.items() if len(run.losses) == length}
+        losses = {k: last_loss(run.losses) for k, run in finished.items() if not went_up(run)}
+        if not losses:
             return None
-        while high + 1 in rates and self._loss(high + 1) <= lowest + TIE * abs(lowest):
+        low = high = min(losses, key=losses.__getitem__)
+        while losses.get(high + 1, math.inf) <= losses[low] + FLAT * abs(losses[low]):
             high += 1
         return (low + high + 1) // 2
 
-    def _last_length(self) -> int:
-        left = self.max_steps - self._steps_taken
-        return min(self.lengths[1] + max(self.lengths[0], int(left / SURVIVORS[1])), self.steps)
+    def _drift(self) -> float:
+        """How the best rate falls with the length of a run: not where the optimizer's own steps shrink as t^−½."""
+        optimizer = next(iter(self.runs.values())).optimizer
+        if isinstance(optimizer, Adagrad):
+            return 0.0
+        is_plain = isinstance(optimizer, SGD) and not any(group["momentum"] for group in optimizer.param_groups)
+        return PLAIN_DRIFT if is_plain else DRIFT
 
-    def _join(self, field: InStep, *rates: int) -> None:
-        for k in rates:
-            if k not in self.runs:
-                self._tell(f"lr {self._lr(k):.3g}")
-                self.runs[k] = self.trainer.start(self._lr(k), seed=self.seed)
-                field.join(self.runs[k])
+    def _near(self, best: int, below: int, above: int) -> set[int]:
+        """The optimizer's own rate and some around the best, but none from the first above it on whose loss went up."""
+        bound = min((k for k, run in self.runs.items() if k > best and went_up(run.as_run)), default=math.inf)
+        around = range(best - below, best + above + 1)
+        return {k for k in (*around, *([] if self.own is None else [0])) if k < bound}
 
-    def _advance(self, field: InStep, rates: list[int], length: int) -> None:
-        """Train these runs up to a length; those at other rates are dropped."""
-        for k in self.runs.keys() - set(rates):
-            self.runs[k].release()
-        runs = [self.runs[k] for k in rates]
-        for _ in range(length - max(len(run.losses) for run in runs)):
-            field.advance(runs)
-            self._tell(f"{len(rates)} rates from {self._lr(rates[0]):.3g} to {self._lr(rates[-1]):.3g}")
+    def _why_none(self, finalists: Collection[int]) -> str:
+        """Why no rate trains: no loss falls by more than chance, or none below that of a constant; "" if one does."""
+        runs = {k: run for k, run in self.runs.items() if not went_up(run.as_run)}
+        if not any(falls(run.losses) for run in runs.values()):
+            return NO_FALL
+        finished = [run for k, run in runs.items() if k in finalists]
+        recent = list(self.field.recent)
+        constant = None if not finished else finished[0].loss_if_constant(recent)
+        if constant is None or any(
+            fmean(run.losses[-len(recent) :]) < constant - LEARNED * abs(constant) for run in finished
+        ):
+            return ""
+        return LIKE_CONSTANT.format(constant=number(constant))
+
+    def _judged(self, run: CopyRun) -> list[float]:
+        """The loss of a few held-out batches, in evaluation mode; infinity where it is not finite."""
+        held_out = Problem(run.model, self.trainer.problem.loss, self.validation, "running")
+        losses = []
+        with held_out.measuring(), torch.no_grad(), contextlib.closing(held_out.data()) as data:
+            for index, batch in islice(data, HELD_OUT):
+                self.trainer.cost += Cost(forwards=1)
+                try:
+                    losses.append(float(held_out.training_loss(index, batch)))
+                except NonFinite:
+                    losses.append(math.inf)
+        return losses
 
     def _tell(self, what: str) -> None:
-        self.report(f"racing {what}", min(0.99, self._steps_taken / self.max_steps))
+        self.report(f"racing {what}", min(0.99, self._cost.u / self.max_steps))
 
     @property
-    def _steps_taken(self) -> float:
-        return (self.trainer.cost - self.before).backwards
+    def _cost(self) -> Cost:
+        return self.trainer.cost - self.before
 
     def _lr(self, k: int) -> float:
-        return float(self.center * RATIO**k)
-
-    def _loss(self, k: int) -> float:
-        run = self.runs[k]
-        return math.inf if run.diverged_at is not None else last_loss(run.losses)
+        return float(self.base * RATIO**k)
 
     def _result(self, status: str = "") -> Race:
         runs = {self._lr(k): self.runs[k].as_run for k in sorted(self.runs)}
-        lengths = {k: len(run.losses) for k, run in self.runs.items() if run.diverged_at is None and run.losses}
-        if not lengths:
-            return Race(runs, None, self.steps, round(self._steps_taken), status=status)
-        length = max(1, max(lengths.values()) - bool(status))  # some may be a step short when interrupted
-        finalists = sorted(k for k, steps in lengths.items() if steps >= length)
-        next_larger = self.runs.get(finalists[-1] + 1)
-        if next_larger is not None and next_larger.diverged_at is not None:
-            finalists.append(finalists[-1] + 1)
-        losses = [self.runs[k].losses[:length] for k in finalists]
-        slows = 0.5 if isinstance(self.runs[finalists[0]].optimizer, Adagrad) else 0.0
-        steps = self.steps if self.is_noisy else length
-        choice = choose([self._lr(k) for k in finalists], losses, steps, slows=slows)
-        return Race(runs, choice, self.steps, round(self._steps_taken), steps > length, status)
+        finished = {lr: run for lr, run in runs.items() if not went_up(run)}
+        why_none = self.why_none if finished else ALL_UP
+        if why_none:
+            return Race(runs, None, self.steps, self.own, round(self._cost.backwards), why_none=why_none, status=status)
+        length = max(1, max(len(run.losses) for run in finished.values()) - bool(status))  # some may be a step short
+        finalists = {lr: run.losses[:length] for lr, run in finished.items() if len(run.losses) >= length}
+        is_constant = self.is_noisy and self.schedule is None  # otherwise there is no floor that the rate sets
+        times = max(1.0, self.steps / length) if is_constant else 1.0
+        compared = self.held_out or {lr: last_losses(losses) for lr, losses in finalists.items()}
+        choice = choose(compared, self.own, times=times, drift=self._drift())
+        return Race(runs, choice, self.steps, self.own, round(self._cost.backwards), self.held_out, status=status)

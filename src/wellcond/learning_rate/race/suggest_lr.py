@@ -14,25 +14,34 @@ from wellcond.errors import Interrupted, NonFinite, Unsupported, WellcondError
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.limits.max_lr import max_lr
 from wellcond.learning_rate.meanfield.predict import predict
-from wellcond.learning_rate.race.race import MAX_STEPS, race
+from wellcond.learning_rate.race.race import race
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
+from wellcond.results.progress import announce, shows_progress
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, unwrapped
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
+from wellcond.training.planned_schedule import MakeScheduler, planned_schedule
+from wellcond.training.step_time import timed_step
 
 STEPS = 1000
 """The length of the run that a rate is for, where none is given."""
+LEAST = 10
+"""The least number of steps that can be called a race."""
+SHARE, LEAST_STEPS = 0.05, 400
+"""The price of a rate: this share of the planned run, and no less than it takes to tell rates apart."""
 PRODUCTS = 8
 """Products with the Hessian of one mini-batch: they place the race, which does not need an exact limit."""
 ADAPTIVE_SHARE = 3.0
 """Times the limit of an adaptive optimizer, where the race begins: before its first step it divides by single
 gradients, and the best rates were 0.4 to 70 times that limit on `benchmarks.rates`."""
+NO_OPTIMIZER = "scheduler is given without the optimizer that it is for: pass both."
 
 
+@shows_progress
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
 @own_arithmetic()
 def suggest_lr(
@@ -40,16 +49,17 @@ def suggest_lr(
     optimizer: PassedOptimizer | None = None,
     *,
     steps: int | None = None,
+    scheduler: MakeScheduler | None = None,
+    validation: Any = None,
     momentum: float | None = None,
-    max_steps: int = MAX_STEPS,
+    max_steps: int | None = None,
     progress: Progress | None = None,
 ) -> SuggestedRate:
     """Suggest a learning rate: race several with copies of the model and of the optimizer, most dropped early.
 
     The limit that the curvature of one mini-batch sets, which takes some 15 u, places the first five rates. All runs
-    start from the present weights and see the same mini-batches of the loader, in training mode. Short runs prefer
-    larger rates; the rate is corrected for the number of `steps` that is planned (`race.horizon`). Nothing of the
-    user's is changed.
+    start from the present weights and see the same mini-batches of the loader, in training mode. The optimizer's own
+    rate is raced to the end, and suggested unless another is better beyond noise. Nothing of the user's is changed.
 
     Args:
         problem: What is trained. Its loader may shuffle and augment.
@@ -57,16 +67,22 @@ def suggest_lr(
             state stay: momentum, decay, betas. The rate is that of its largest group, and the others stay in
             proportion. None: SGD.
         steps: The length of the run that the rate is for; None: 1000.
+        scheduler: Makes the schedule of that run, as `lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=1000)`,
+            stepped after every training step. Each run follows it from its beginning to its end, and the rate is its
+            highest. None: constant rates.
+        validation: Held-out batches, as of a problem; the runs that finish are judged on a few of them, in evaluation
+            mode. None: judged by the loss they are trained on.
         momentum: Momentum of SGD where no optimizer is given; None: 0.9.
-        max_steps: Training steps of all runs together, about.
+        max_steps: What it may take, in training steps; None: 5 % of `steps`, at least 400.
         progress: Called as (what is being done, share of all work done).
 
     Returns:
-        The rate, the range of rates that are equally good, the limit, and the runs.
+        The rate, the range of rates that are equally good, the limit, and the runs. Where no rate trains, the rate is
+        nan.
 
     Raises:
         ValueError: momentum, steps or max_steps are out of range, or momentum is given together with an optimizer.
-        InvalidProblem: The problem cannot be trained.
+        InvalidProblem: The problem cannot be trained, or the scheduler makes no schedule of the planned run.
         NonFinite: The loss is not finite before any step: no rate trains.
         Interrupted: On Ctrl-C, with the partial result as `.result`.
 
@@ -81,8 +97,9 @@ def suggest_lr(
     steps = STEPS if steps is None else steps
     if steps < 1:
         raise ValueError(f"steps is {steps}; it must be at least 1.")
-    if max_steps < 10:
-        raise ValueError(f"max_steps is {max_steps}; it must be at least 10.")
+    max_steps = planned_steps(steps) if max_steps is None else max_steps
+    if max_steps < LEAST:
+        raise ValueError(f"max_steps is {max_steps}; it must be at least {LEAST}.")
     if optimizer is not None and momentum is not None:
         raise ValueError(f"momentum is {momentum}, but the optimizer has its own: pass one of the two.")
     momentum = DEFAULT_MOMENTUM if momentum is None else momentum
@@ -91,6 +108,8 @@ def suggest_lr(
     report = progress or (lambda _what, _share: None)
     check_is_problem(problem)
     optimizer = optimizer_of(problem, optimizer)
+    if scheduler is not None and optimizer is None:
+        raise ValueError(NO_OPTIMIZER)
     try:
         trainer = CopyTrainer(problem, optimizer, momentum)
     except NonFinite as error:
@@ -102,13 +121,20 @@ def suggest_lr(
             raise
         return replace(limits, notes=(*limits.notes, f"no race: {error}"))
     optimizer = trainer.optimizer
+    seconds, _ = timed_step(trainer, 0)
+    announce(report, max_steps, max_steps * seconds)
+    schedule = None
+    if scheduler is not None:
+        schedule = planned_schedule(scheduler, trainer.start().optimizer, steps)
     limits = _limits(problem, [trainer.batch], optimizer, momentum, report)
     try:
         outcome = race(
             trainer,
             steps=steps,
-            max_steps=max_steps,
+            max_steps=max(LEAST, int(max_steps - limits.cost.u - trainer.cost.u)),
             center=_center(limits.limit, optimizer),
+            schedule=schedule,
+            validation=validation,
             progress=lambda what, share: report(what, 0.1 + 0.9 * share),
         )
     except Interrupted as interrupt:
@@ -116,6 +142,16 @@ def suggest_lr(
         raise Interrupted(partial) from interrupt
     report("racing", 1.0)
     return replace(limits, race=outcome, cost=limits.cost + trainer.cost)
+
+
+def planned_steps(steps: int) -> int:
+    """What a rate for a run of this many steps may take, in training steps.
+
+    Example:
+        >>> planned_steps(1000), planned_steps(100_000)
+        (400, 5000)
+    """
+    return max(LEAST_STEPS, round(SHARE * steps))
 
 
 def _limits(

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.meanfield.prediction import Prediction
-from wellcond.learning_rate.race.race import Race
+from wellcond.learning_rate.race.outcome import ALL_UP, Race
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import COST, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH, SUGGESTED_LR_LOW
 
+DIAGNOSE = "wc.diagnose(problem, optimizer) looks for the reason."
 SAFE_SHARE = 0.5
 """On a quadratic the sharpest direction converges fastest at half of its limit."""
 
@@ -78,34 +79,30 @@ class SuggestedRate(Result):
                 return "No rate was raced, and the curvature at these weights sets no limit."
             assert self.limit is not None
             return f"Start with lr = {number(self.lr)}: half of {number(self.limit.value)}, which the curvature allows."
+        if not self.race.runs:
+            return "Interrupted."
         if self.race.choice is None:
-            causes = [run.cause for run in self.race.runs.values() if run.cause]
-            if not self.race.runs:
-                return "Interrupted."
             span = f"from {number(min(self.race.runs))} to {number(max(self.race.runs))}"
-            return f"No rate trains: every rate raced, {span}, diverged.{f' {causes[0]}' if causes else ''}"
-        reason = f"the best of {len(self.race.runs)} rates raced"
-        if self.race.is_corrected:
-            reason += f" for up to {self.race.longest} steps, corrected for a run of {self.race.steps}"
+            causes = [run.cause for run in self.race.runs.values() if run.cause]
+            cause = f" {causes[0]}" if causes and self.race.why_none == ALL_UP else ""
+            return f"No rate trains: of those raced, {span}, {self.race.why_none}.{cause} {DIAGNOSE}"
+        finished = f"{len(self.race.finished)} of which were raced for {self.race.longest} steps"
+        raced = f"of {len(self.race.runs)} rates, {finished}"
+        if self.lr == self.race.own:
+            answer = f"Keep lr = {number(self.lr)}: {raced}, none is better beyond noise."
         else:
-            reason += f" for {self.race.longest} steps"
+            answer = f"Start with lr = {number(self.lr)}: the best {raced}."
         ends = f"{number(self.low)} to {number(self.high)}"
         span = f" Rates from {ends} are equally good." if self.low < self.high else ""
         edge = f" No rate up to {number(self.largest_trained)} diverged"
         edge += f"; {number(self.smallest_diverged)} did." if math.isfinite(self.smallest_diverged) else "."
-        return f"Start with lr = {number(self.lr)}: {reason}.{span}{edge}"
+        return f"{answer}{span}{edge}"
 
     @property
-    def parts(self) -> dict[str, object]:
-        """The answers by where they come from."""
-        parts: dict[str, object] = {
+    def theory(self) -> dict[str, object]:
+        """The limit that was measured and the one that was predicted, by where they come from."""
+        parts = {
             "Measured, from the curvature at these weights": self.limit,
-            "Raced, from these weights": self.race,
             "Predicted, from the architecture": self.predicted,
         }
         return {title: part for title, part in parts.items() if part is not None}
-
-    def __str__(self) -> str:
-        parts = [f"\n{title}\n{part}" for title, part in self.parts.items()]
-        notes = [f"note: {note}" for note in self.notes]
-        return "\n".join([self.verdict(), *parts, "", *notes, str(self.cost)])

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from wellcond.errors import OutputError
 from wellcond.learning_rate.meanfield.prediction import Prediction
-from wellcond.learning_rate.race.race import Race
+from wellcond.learning_rate.race.outcome import Race
+from wellcond.learning_rate.race.rate_table import RateTable
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.report.figures.curves import label_layers
 from wellcond.report.figures.style import COLORS, GRAY, bare_axes, draw_curves, legend_below, new_figure
@@ -19,6 +20,7 @@ from wellcond.results import number
 from wellcond.results.rendering import renders
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -85,6 +87,38 @@ def race_figure(race: Race, limits: Mapping[str, float]) -> Figure:
     legend_below(figure, over_rates, columns=4)
     over_steps.legend(frameon=False, fontsize=8, loc="upper right")
     return figure
+
+
+@renders("figure", RateTable)
+def rate_table_figure(table: RateTable) -> Figure:
+    """Rates against the batch size, with what linear scaling and the gradient noise give; and against weight decay."""
+    figure = new_figure(10.5 if table.by_weight_decay else 6, 4.2)
+    panels = figure.subplots(1, 2 if table.by_weight_decay else 1, sharey=True, squeeze=False)[0]
+    sizes = list(table.by_batch_size)
+    present = table.by_batch_size[table.batch_size].lr
+    _draw_rates(panels[0], table.by_batch_size)
+    panels[0].plot(sizes, [present * size / table.batch_size for size in sizes], "--", color=GRAY, label="linear")
+    panels[0].plot(sizes, [table.scaled(size) for size in sizes], color=COLORS[1], label="by the gradient noise")
+    if sizes[0] <= table.noise_scale <= sizes[-1]:
+        panels[0].axvline(table.noise_scale, color=COLORS[0], linewidth=1.2, label="as much noise as signal")
+    panels[0].set_xscale("log")
+    bare_axes(panels[0], x="batch size", y="learning rate")
+    if table.by_weight_decay:
+        _draw_rates(panels[1], table.by_weight_decay)
+        panels[1].set_xscale("symlog", linthresh=min((d for d in table.by_weight_decay if d), default=1.0))
+        panels[1].margins(x=0.1)
+        bare_axes(panels[1], x="weight decay")
+    legend_below(figure, panels[0], columns=4)
+    return figure
+
+
+def _draw_rates(axes: Axes, rates: Mapping[int, SuggestedRate] | Mapping[float, SuggestedRate]) -> None:
+    """Each suggested rate as a point in the range that is equally good."""
+    trained = [(float(place), each) for place, each in rates.items() if math.isfinite(each.lr)]
+    places, points = [place for place, _ in trained], [each.lr for _, each in trained]
+    ends = [[each.lr - each.low for _, each in trained], [each.high - each.lr for _, each in trained]]
+    axes.errorbar(places, points, yerr=ends, fmt="o", color=COLORS[2], capsize=3, label="raced, with all as good")
+    axes.set_yscale("log")
 
 
 def _between(first: str, second: str, share: float) -> tuple[float, ...]:

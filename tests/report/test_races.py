@@ -1,0 +1,47 @@
+"""A suggested rate as text: the answer first, and a small picture of the race."""
+
+from __future__ import annotations
+
+from wellcond.learning_rate.race.horizon import Choice
+from wellcond.learning_rate.race.outcome import NO_FALL, Race
+from wellcond.learning_rate.race.suggested_rate import SuggestedRate
+from wellcond.report.races import race_picture
+from wellcond.training.run import Run
+
+RUNS = {
+    0.1: Run([3.0] * 12),
+    1.0: Run([3.0, *[1.5] * 19]),
+    2.0: Run([3.0, *[2.5] * 19]),
+    10.0: Run([3.0, *[9.0] * 11]),
+    20.0: Run([3.0], diverged_at=2),
+}
+
+
+def test_the_answer_comes_first_and_the_race_is_one_line_per_rate() -> None:
+    race = Race(RUNS, Choice(1.0, 1.0, 1.0), steps=20, own=2.0, steps_taken=70, held_out={1.0: [1.0, 2.0]})
+    text = str(SuggestedRate(None, None, race))
+    assert text.startswith("Start with lr = 1: the best of 5 rates, 2 of which were raced for 20 steps.")
+    header, *lines = race_picture(race).splitlines()
+    assert header.split() == ["lr", "steps", "loss"]
+    assert [line.split()[0] for line in lines] == ["0.1", "1", "2", "10", "20"]
+    assert lines[1].endswith("lowest, held-out loss 1.5")
+    assert lines[2].endswith("yours")
+    assert lines[3].endswith("went up")
+    assert lines[4].endswith("not finite at step 2")
+    assert [line.count("█") for line in lines] == [30, 15, 25, 0, 0]
+    assert race_picture(race) in text
+
+
+def test_losses_that_differ_by_orders_of_magnitude_are_drawn_by_their_logarithm() -> None:
+    runs = {0.1: Run([1.0] * 9), 1.0: Run([1e-3] * 9), 10.0: Run([1e-6] * 9)}
+    lines = race_picture(Race(runs, Choice(10.0, 10.0, 10.0), 20, None, 27)).splitlines()[1:]
+    assert [line.count("█") for line in lines] == [30, 15, 0]
+
+
+def test_keeping_ones_rate_and_no_rate_at_all_are_answers() -> None:
+    kept = SuggestedRate(None, None, Race(RUNS, Choice(2.0, 1.0, 2.0), steps=20, own=2.0, steps_taken=70))
+    assert kept.verdict().startswith("Keep lr = 2: of 5 rates")
+    assert "Rates from 1 to 2 are equally good." in kept.verdict()
+    none = SuggestedRate(None, None, Race(RUNS, None, steps=20, own=2.0, steps_taken=70, why_none=NO_FALL))
+    assert none.verdict().startswith("No rate trains: of those raced, from 0.1 to 20, none lowers the loss")
+    assert "wc.diagnose" in none.verdict()
