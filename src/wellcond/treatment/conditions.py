@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from wellcond.diagnosis.baseline import constant_loss
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.problem.held_out import HeldOut, held_out, not_held_out
+from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.remedies.remedy import REMEDIES
