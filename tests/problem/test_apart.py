@@ -80,3 +80,20 @@ def test_batches_stay_as_they_are():
 
     taken_apart(Problem.from_step(nn.Linear(5, 3), writes, [(x, Y)]))
     assert torch.equal(x, X)
+
+
+def test_a_step_that_copies_the_weights_every_so_many_calls():
+    model, target, calls = nn.Linear(5, 3), nn.Linear(5, 3), [1]
+
+    def bootstrapped(model, batch):
+        if calls[0] % 20 == 0:
+            target.load_state_dict(model.state_dict())
+        calls[0] += 1
+        with torch.no_grad():
+            best = target(batch[0]).amax(1)
+        return F.mse_loss(model(batch[0]).gather(1, batch[1][:, None])[:, 0], best)
+
+    apart = taken_apart(Problem.from_step(model, bootstrapped, [(X, Y)]))
+    assert isinstance(apart.loss, StepLoss)
+    ((_, own),) = apart.batches
+    assert all(apart.loss(torch.zeros(16, 3), own).isfinite() for _ in range(40))

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wellcond.network.isolation.isolation import rng_kept, seed_generators
@@ -36,11 +36,22 @@ class _Called(Exception):
 
 
 class _InPlaceOfModel:
-    """What a step is called with: it can be called, and put into training mode, and has nothing else of a model."""
+    """What a step is called with: it can be called, and put into training mode.
 
-    def __init__(self, forward: Callable[..., Any]) -> None:
+    Args:
+        forward: What a call of it does.
+        model: Has everything else; None if there is to be nothing else.
+    """
+
+    def __init__(self, forward: Callable[..., Any], model: nn.Module | None = None) -> None:
         self.forward = forward
         self.training = True
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        if self._model is None:
+            raise AttributeError(f"a step taken apart asks for {name} of the model")
+        return getattr(self._model, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
@@ -56,10 +67,12 @@ class StepLoss:
         function: `training_step(model, batch)`.
         batch: A batch, whose other tensors stand in where the loss is asked for other targets.
         targets: Places of the targets among its leaves.
+        model: What a step takes from now and then: every so many calls it may copy the weights to a target network.
     """
 
-    def __init__(self, function: Step, batch: Any, targets: Sequence[int]) -> None:
+    def __init__(self, function: Step, batch: Any, targets: Sequence[int], model: nn.Module | None = None) -> None:
         self.function = function
+        self._model = model
         self._leaves, self._form = tree_flatten(batch)
         self._targets = tuple(targets)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -73,9 +86,8 @@ class StepLoss:
             leaves[place] = target
         calls = iter([outputs])
         with kept(Snapshot([self.function])):
-            return own_loss(
-                self.function(_InPlaceOfModel(lambda *_, **__: next(calls)), tree_unflatten(leaves, self._form))
-            )
+            stand_in = _InPlaceOfModel(lambda *_, **__: next(calls), self._model)
+            return own_loss(self.function(stand_in, tree_unflatten(leaves, self._form)))
 
     def targets_of(self, batch: Any) -> Any:
         """The targets in another batch: a tensor, or several in a tuple."""
@@ -150,7 +162,7 @@ def _loss_of(problem: Problem, function: Step, batch: Any) -> StepLoss | None:
         return None
     changed = {place: [*leaves[:place], _other(leaves[place]), *leaves[place + 1 :]] for place in places}
     targets = [place for place, others in changed.items() if not _is_same(at(others), whole)]
-    return StepLoss(function, batch, targets) if targets else None
+    return StepLoss(function, batch, targets, problem.model) if targets else None
 
 
 def _value(loss: Any) -> float:
