@@ -14,6 +14,7 @@ from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.linearity import Linearity, linearity
 from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.noise import Noise, noise
+from wellcond.diagnosis.probes.one_by_one import sees_itself
 from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.pixels import Pixels, pixels
@@ -36,6 +37,7 @@ class Behavior:
         mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
         shift: Which step's input each output is asked for, and whether it sees it; None if targets are not the inputs.
         pixels: Whether outputs see the pixel they are asked for; None unless images are drawn pixel after pixel.
+        sees_itself: Whether outputs see the feature they are asked for; None unless features are drawn one after another.
         memory: How far back in time a gradient reaches; None if the inputs are no sequence.
         padding: What depends on padding; None if there is none.
         order: Whether outputs depend on the order of steps, or of blocks of an image; None for other inputs.
@@ -52,6 +54,7 @@ class Behavior:
     mixing: Mixing | None = None
     shift: Shift | None = None
     pixels: Pixels | None = None
+    sees_itself: bool | None = None
     memory: Memory | None = None
     padding: Padding | None = None
     order: Order | None = None
@@ -123,6 +126,7 @@ PROBES: dict[str, Probe] = {
     "mixing": Probe("whether examples of a batch influence each other", mixing, 5 / 3),
     "shift": Probe("whether outputs see what they are asked for", shift, 4 / 3),
     "pixels": Probe("whether outputs see the pixel they are asked for", pixels, 3.0),
+    "sees_itself": Probe("whether outputs see the feature they are asked for", sees_itself, 3.0),
     "memory": Probe("how far back in time gradients reach", memory, 4 / 3),
     "padding": Probe("what depends on padding", padding, 0.0),
     "order": Probe("whether the order of steps matters", order, 1.0),

@@ -72,8 +72,9 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
 
     Severe from three times both and three nats above them: the logits are large and wrong, where a fresh network should
     give every class the same. A warning if only one layer is trained, such as a head on fixed features, since its loss
-    is convex; and if a trial shows that the network learns nevertheless. The layer is the first whose outputs have an RMS above 5, or the last one. A network that was trained
-    before may be sure and wrong on other data: it is reported only if the weights of that layer are too large.
+    is convex; and if a trial shows that the network learns nevertheless. The layer is the first whose outputs have an
+    RMS above 5, or the last one. A network that was trained before may be sure and wrong on other data: it is reported
+    only if the weights of that layer are too large.
     """
     if (both := outputs_of(evidence)) is None or both[1].loss_kind not in ("cross-entropy", "nll", "bce-logits"):
         return
