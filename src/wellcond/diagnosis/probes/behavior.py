@@ -14,13 +14,14 @@ from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.linearity import Linearity, linearity
 from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.noise import Noise, noise
+from wellcond.diagnosis.probes.noisy_inputs import NoisyInputs, noisy_inputs
 from wellcond.diagnosis.probes.one_by_one import sees_itself
 from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.pixels import Pixels, pixels
 from wellcond.diagnosis.probes.reach import Reach, reach
 from wellcond.diagnosis.probes.sight import Sight, sight
-from wellcond.diagnosis.probes.similarities import mixed_similarities
+from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
 from wellcond.network.isolation.arithmetic import own_arithmetic
@@ -43,6 +44,8 @@ class Behavior:
         order: Whether outputs depend on the order of steps, or of blocks of an image; None for other inputs.
         mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
             of; None for other losses.
+        first_is_special: Whether a contrastive loss compares all examples with the first; None for other losses.
+        noisy_inputs: Whether random numbers change the inputs in evaluation mode; None if nothing is drawn.
         linearity: Which stretches between layers are affine on this data.
         noise: Which values are set to zero at random, in training and in evaluation mode.
         zero_factors: Which gradients stay zero in a model with parameters of zeros; None if none do.
@@ -59,6 +62,8 @@ class Behavior:
     padding: Padding | None = None
     order: Order | None = None
     mixed_similarities: float | None = None
+    first_is_special: bool | None = None
+    noisy_inputs: NoisyInputs | None = None
     linearity: Linearity | None = None
     noise: Noise | None = None
     zero_factors: ZeroFactors | None = None
@@ -131,6 +136,8 @@ PROBES: dict[str, Probe] = {
     "padding": Probe("what depends on padding", padding, 0.0),
     "order": Probe("whether the order of steps matters", order, 1.0),
     "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
+    "first_is_special": Probe("whether all examples are compared with the first", first_is_special, 2.0),
+    "noisy_inputs": Probe("whether inputs change in evaluation mode", noisy_inputs, 1.0),
     "linearity": Probe("whether stretches between layers are affine", linearity, 1.0),
     "noise": Probe("which values are dropped at random", noise, 1.0),
     "zero_factors": Probe(
