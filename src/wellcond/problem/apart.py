@@ -119,6 +119,46 @@ def taken_apart(problem: Problem) -> Problem:
     return problem
 
 
+def with_drawn_targets(problem: Problem) -> Problem | None:
+    """What a step calls the model with, next to what it asks of it, where the step draws that itself.
+
+    It is −∂L/∂f at outputs f of zeros: the targets times a number for a squared error, and for other losses the
+    direction in which they lie.
+
+    Returns:
+        None if what the step asks for is the same with other random numbers, or if it calls the model more than once.
+    """
+    if not isinstance(problem.loss, TrainingStep):
+        return None
+    function = problem.loss.function
+    with contextlib.suppress(Exception), problem.measuring(), rng_kept(problem.device):
+        with contextlib.closing(problem.data()) as data:
+            batches = [batch for _, (batch, _) in islice(data, MOST_BATCHES)]
+        pairs = [_asked(problem, function, batch, seed) for seed, batch in enumerate(batches)]
+        is_drawn = not torch.equal(pairs[0][1], _asked(problem, function, batches[0], len(batches))[1])
+        if is_drawn and all(bool(asked.isfinite().all()) for _, asked in pairs):
+            return Problem(problem.model, nn.MSELoss(), pairs)
+    return None
+
+
+def _asked(problem: Problem, function: Step, batch: Any, seed: int) -> tuple[Tensor, Tensor]:
+    """The largest tensor that the model is called with, and −∂L/∂f at zero."""
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def noted(*args: Any, **kwargs: Any) -> Tensor:
+        with torch.no_grad():
+            zeros = torch.zeros_like(problem.model(*args, **kwargs)).requires_grad_()
+        floating = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor) and t.is_floating_point()]
+        calls.append((max(floating, key=Tensor.numel).detach().clone(), zeros))
+        return zeros
+
+    seed_generators(seed, problem.device)
+    with kept(Snapshot([function], known=problem.model.modules())), torch.enable_grad():
+        loss = own_loss(function(_InPlaceOfModel(noted), own_copies(batch)))
+    ((inputs, zeros),) = calls
+    return inputs, -torch.autograd.grad(loss, [zeros])[0]
+
+
 def _inputs(problem: Problem, function: Step, index: int, batch: Any) -> Any:
     """What the step calls the model with."""
     calls: list[Any] = []

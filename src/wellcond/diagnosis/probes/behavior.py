@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
+from wellcond.diagnosis.probes.graphs import edges_of_first_alone
 from wellcond.diagnosis.probes.linearity import Linearity, linearity
 from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.noise import Noise, noise
@@ -36,9 +37,10 @@ class Behavior:
 
     Attributes:
         mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
+        edges_of_first_alone: Whether the edges of all graphs of a batch end in the first; None without a list of edges.
         shift: Which step's input each output is asked for, and whether it sees it; None if targets are not the inputs.
         pixels: Whether outputs see the pixel they are asked for; None unless images are drawn pixel after pixel.
-        sees_itself: Whether outputs see the feature they are asked for; None unless features are drawn one after another.
+        sees_itself: Whether outputs see the feature they are asked for; None unless features are drawn in an order.
         memory: How far back in time a gradient reaches; None if the inputs are no sequence.
         padding: What depends on padding; None if there is none.
         order: Whether outputs depend on the order of steps, or of blocks of an image; None for other inputs.
@@ -55,6 +57,7 @@ class Behavior:
     """
 
     mixing: Mixing | None = None
+    edges_of_first_alone: bool | None = None
     shift: Shift | None = None
     pixels: Pixels | None = None
     sees_itself: bool | None = None
@@ -129,6 +132,7 @@ class Probe(NamedTuple):
 
 PROBES: dict[str, Probe] = {
     "mixing": Probe("whether examples of a batch influence each other", mixing, 5 / 3),
+    "edges_of_first_alone": Probe("whether graphs have their own edges", edges_of_first_alone, 1 / 3),
     "shift": Probe("whether outputs see what they are asked for", shift, 4 / 3),
     "pixels": Probe("whether outputs see the pixel they are asked for", pixels, 3.0),
     "sees_itself": Probe("whether outputs see the feature they are asked for", sees_itself, 3.0),

@@ -73,9 +73,9 @@ def _passed(
         seen.setdefault(name, (next(iter(tensors_in(x)), None), next(iter(tensors_in(output)), None)))
 
     model = subject.problem.model
-    with torch.enable_grad(), in_mode(subject, training=False), isolation.frozen_lent([model]):
-        with tapped(subject.modules, note):
-            raw = subject.problem.forward(seed, inputs)
+    evaluating = in_mode(subject, training=False)
+    with torch.enable_grad(), evaluating, isolation.frozen_lent([model]), tapped(subject.modules, note):
+        raw = subject.problem.forward(seed, inputs)
     outputs = subject.outputs_in(raw)
     return seen, None if outputs is None else outputs.detach()
 

@@ -68,8 +68,8 @@ def all_with_the_first(evidence: Evidence) -> Iterator[Finding]:
         basis="proven",
         summary="the loss compares all examples of a batch with the first: it depends on which one comes first, and "
         "not on the order of the others.",
-        reason="Of a matrix of similarities the right entries are on its diagonal: labels of zeros belong to rows whose "
-        "first entry is the right one, as with a queue of negatives.",
+        reason="Of a matrix of similarities the right entries are on its diagonal: labels of zeros belong to rows "
+        "whose first entry is the right one, as with a queue of negatives.",
         remedy="# label the pairs by their place: torch.arange(len(logits))",
     )
 
