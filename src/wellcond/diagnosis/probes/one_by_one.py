@@ -33,7 +33,7 @@ def sees_itself(subject: Subject) -> bool | None:
     if now is None or not now.requires_grad:
         return None
     subject.problem.count_backward()
-    places = torch.linspace(0, count - 1, min(MOST, count)).long().unique()
+    places = torch.unique(torch.linspace(0, count - 1, min(MOST, count)).long())
     sees = torch.stack([_influence(now.select(dims[0], int(place)), leaf)[places] for place in places])
     apart = ~torch.eye(len(places), dtype=torch.bool, device=sees.device)
     if not bool((sees ^ sees.T)[apart].all()):
