@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wellcond.problem.apart import StepLoss, taken_apart
+from wellcond.diagnosis.labels import relation
+from wellcond.problem.apart import StepLoss, taken_apart, with_drawn_targets
 from wellcond.problem.problem import Problem
 
 X, Y = torch.randn(16, 5, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
@@ -80,3 +81,42 @@ def test_batches_stay_as_they_are():
 
     taken_apart(Problem.from_step(nn.Linear(5, 3), writes, [(x, Y)]))
     assert torch.equal(x, X)
+
+
+def test_a_step_that_copies_the_weights_every_so_many_calls():
+    model, target, calls = nn.Linear(5, 3), nn.Linear(5, 3), [1]
+
+    def bootstrapped(model, batch):
+        if calls[0] % 20 == 0:
+            target.load_state_dict(model.state_dict())
+        calls[0] += 1
+        with torch.no_grad():
+            best = target(batch[0]).amax(1)
+        return F.mse_loss(model(batch[0]).gather(1, batch[1][:, None])[:, 0], best)
+
+    apart = taken_apart(Problem.from_step(model, bootstrapped, [(X, Y)]))
+    assert isinstance(apart.loss, StepLoss)
+    ((_, own),) = apart.batches
+    assert all(apart.loss(torch.zeros(16, 3), own).isfinite() for _ in range(40))
+
+
+def unlike(model, batch):
+    return F.mse_loss(model(batch + torch.randn_like(batch)), torch.randn(16, 3))
+
+
+def alike(model, batch):
+    noise = torch.randn_like(batch)
+    return F.mse_loss(model(batch + noise), noise[:, :3])
+
+
+def fixed(model, batch):
+    return F.mse_loss(model(batch + torch.randn_like(batch)), batch[:, :3])
+
+
+@pytest.mark.parametrize(("step", "is_related"), [(unlike, False), (alike, True), (fixed, None)])
+def test_targets_that_the_step_draws(step, is_related):
+    batches = [torch.randn(16, 5, generator=torch.Generator().manual_seed(i)) for i in range(20)]
+    drawn = with_drawn_targets(Problem.from_step(nn.Linear(5, 3), step, batches))
+    assert (drawn is None) == (is_related is None)
+    if drawn is not None:
+        assert (relation(drawn).best > 4) == is_related

@@ -17,7 +17,7 @@ from wellcond.diagnosis.worth import worth
 from wellcond.network.dropped import Dropped, Undropped
 from wellcond.results import Progress
 from wellcond.training.copies import CopyRun, CopyTrainer
-from wellcond.training.optimizers import adds_penalty, nonzero_lr, shrinking_steps
+from wellcond.training.optimizers import adds_penalty, begins_at_zero, nonzero_lr, shrinking_steps
 
 OWN_U, OTHER_U = 7.0, 2.0
 """Passes over the problem that the run at the optimizer's own rate and each other run may take."""
@@ -109,6 +109,9 @@ class Attempts:
         self.dropped = dropped
         self.long, self.short = steps_of(in_pass, allowed.most)
         self.lr = max(map(nonzero_lr, optimizer.param_groups), key=abs)
+        # a schedule that begins at zero may multiply the configured rate by anything: its highest rate is tried
+        self.scale = peak / self.lr if begins_at_zero(optimizer) and 0 < peak < math.inf else 1.0
+        self.lr *= self.scale
         self.rise = peak / self.lr if self.lr < peak < math.inf else 1.0
         self.trained: CopyRun  # that at its own rate, once it has been made
 
@@ -130,7 +133,7 @@ class Attempts:
 
     def attempt(self, factor: float, steps: int, **changes: Any) -> Attempt:
         """A run at `factor` times the own rate, with other changes as in `CopyTrainer.start`."""
-        run = self.trainer.start(factor=factor, **changes)
+        run = self.trainer.start(factor=self.scale * factor, **changes)
         if factor == 1 and not changes:
             self.trained = run
         early = after = (math.nan,) * len(self.known.before)

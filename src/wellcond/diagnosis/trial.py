@@ -28,6 +28,7 @@ from wellcond.diagnosis.worth import is_suspect, sees_pairs, worth
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
 from wellcond.network.dropped import Dropped, Undropped
+from wellcond.problem.apart import with_drawn_targets
 from wellcond.problem.batches import examples_in, share_examples
 from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.problem import Batch, Problem
@@ -111,7 +112,7 @@ def trial(
         variants: dict[str, Attempt] = {}
         crowded: Swamped | None = None
         held_out: HeldOut | None = None
-        related = relation(problem), token_relation(problem)
+        related = relation(with_drawn_targets(problem) or problem), token_relation(problem)
         if optimizer is not None:
             attempts = Attempts(trainer, optimizer, in_pass, allowed, known, dropped, peak, report)
             own, others, variants = attempts.make()

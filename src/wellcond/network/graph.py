@@ -135,6 +135,21 @@ def turned_views(ends: Iterable[Node | None]) -> list[tuple[tuple[int, ...], tup
     return turned
 
 
+def normalizes_twice(ends: Iterable[Node | None]) -> bool:
+    """Whether the logarithm of a softmax is taken of numbers that a softmax has made already.
+
+    `Categorical(logits=…)` subtracts a log-sum-exp, as `log_softmax` does.
+
+    Example:
+        >>> import torch
+        >>> x = torch.ones(2, 3, requires_grad=True)
+        >>> normalizes_twice([x.softmax(1).log_softmax(1).grad_fn]), normalizes_twice([x.log_softmax(1).grad_fn])
+        (True, False)
+    """
+    outer = [node for node in upstream(ends, None) if plain(node) in ("LogSoftmax", "Logsumexp")]
+    return any(tail_of(above)[0][:1] == ("Softmax",) for node in outer for above in inputs_of(node))
+
+
 def tail_of(node: Node | None) -> tuple[tuple[str, ...], int | None]:
     """The last operations that change values, up to a product, and the dimension of the last one."""
     names: list[str] = []

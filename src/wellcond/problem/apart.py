@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wellcond.network.isolation.isolation import rng_kept, seed_generators
@@ -36,11 +36,22 @@ class _Called(Exception):
 
 
 class _InPlaceOfModel:
-    """What a step is called with: it can be called, and put into training mode, and has nothing else of a model."""
+    """What a step is called with: it can be called, and put into training mode.
 
-    def __init__(self, forward: Callable[..., Any]) -> None:
+    Args:
+        forward: What a call of it does.
+        model: Has everything else; None if there is to be nothing else.
+    """
+
+    def __init__(self, forward: Callable[..., Any], model: nn.Module | None = None) -> None:
         self.forward = forward
         self.training = True
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        if self._model is None:
+            raise AttributeError(f"a step taken apart asks for {name} of the model")
+        return getattr(self._model, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
@@ -56,10 +67,12 @@ class StepLoss:
         function: `training_step(model, batch)`.
         batch: A batch, whose other tensors stand in where the loss is asked for other targets.
         targets: Places of the targets among its leaves.
+        model: What a step takes from now and then: every so many calls it may copy the weights to a target network.
     """
 
-    def __init__(self, function: Step, batch: Any, targets: Sequence[int]) -> None:
+    def __init__(self, function: Step, batch: Any, targets: Sequence[int], model: nn.Module | None = None) -> None:
         self.function = function
+        self._model = model
         self._leaves, self._form = tree_flatten(batch)
         self._targets = tuple(targets)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -73,9 +86,8 @@ class StepLoss:
             leaves[place] = target
         calls = iter([outputs])
         with kept(Snapshot([self.function])):
-            return own_loss(
-                self.function(_InPlaceOfModel(lambda *_, **__: next(calls)), tree_unflatten(leaves, self._form))
-            )
+            stand_in = _InPlaceOfModel(lambda *_, **__: next(calls), self._model)
+            return own_loss(self.function(stand_in, tree_unflatten(leaves, self._form)))
 
     def targets_of(self, batch: Any) -> Any:
         """The targets in another batch: a tensor, or several in a tuple."""
@@ -105,6 +117,46 @@ def taken_apart(problem: Problem) -> Problem:
         ]
         return Problem(problem.model, loss, pairs, problem.batchnorm, dropout=problem.dropout)
     return problem
+
+
+def with_drawn_targets(problem: Problem) -> Problem | None:
+    """What a step calls the model with, next to what it asks of it, where the step draws that itself.
+
+    It is −∂L/∂f at outputs f of zeros: the targets times a number for a squared error, and for other losses the
+    direction in which they lie.
+
+    Returns:
+        None if what the step asks for is the same with other random numbers, or if it calls the model more than once.
+    """
+    if not isinstance(problem.loss, TrainingStep):
+        return None
+    function = problem.loss.function
+    with contextlib.suppress(Exception), problem.measuring(), rng_kept(problem.device):
+        with contextlib.closing(problem.data()) as data:
+            batches = [batch for _, (batch, _) in islice(data, MOST_BATCHES)]
+        pairs = [_asked(problem, function, batch, seed) for seed, batch in enumerate(batches)]
+        is_drawn = not torch.equal(pairs[0][1], _asked(problem, function, batches[0], len(batches))[1])
+        if is_drawn and all(bool(asked.isfinite().all()) for _, asked in pairs):
+            return Problem(problem.model, nn.MSELoss(), pairs)
+    return None
+
+
+def _asked(problem: Problem, function: Step, batch: Any, seed: int) -> tuple[Tensor, Tensor]:
+    """The largest tensor that the model is called with, and −∂L/∂f at zero."""
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def noted(*args: Any, **kwargs: Any) -> Tensor:
+        with torch.no_grad():
+            zeros = torch.zeros_like(problem.model(*args, **kwargs)).requires_grad_()
+        floating = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor) and t.is_floating_point()]
+        calls.append((max(floating, key=Tensor.numel).detach().clone(), zeros))
+        return zeros
+
+    seed_generators(seed, problem.device)
+    with kept(Snapshot([function], known=problem.model.modules())), torch.enable_grad():
+        loss = own_loss(function(_InPlaceOfModel(noted), own_copies(batch)))
+    ((inputs, zeros),) = calls
+    return inputs, -torch.autograd.grad(loss, [zeros])[0]
 
 
 def _inputs(problem: Problem, function: Step, index: int, batch: Any) -> Any:
@@ -150,7 +202,7 @@ def _loss_of(problem: Problem, function: Step, batch: Any) -> StepLoss | None:
         return None
     changed = {place: [*leaves[:place], _other(leaves[place]), *leaves[place + 1 :]] for place in places}
     targets = [place for place, others in changed.items() if not _is_same(at(others), whole)]
-    return StepLoss(function, batch, targets) if targets else None
+    return StepLoss(function, batch, targets, problem.model) if targets else None
 
 
 def _value(loss: Any) -> float:

@@ -73,6 +73,11 @@ def nonzero_lr(group: Group) -> float:
     return current_lr(group) or configured_lr(group)
 
 
+def begins_at_zero(optimizer: Optimizer) -> bool:
+    """Whether a schedule holds all rates at zero, as a warm-up does at first."""
+    return all(current_lr(group) == 0 != configured_lr(group) for group in optimizer.param_groups)
+
+
 def largest_lr(optimizer: Optimizer) -> float:
     """The largest configured learning rate of all groups."""
     return max(map(configured_lr, optimizer.param_groups))

@@ -309,3 +309,40 @@ def test_a_whole_number_that_is_used_as_it_is(model: nn.Module, is_found: bool) 
     evidence = Evidence(problem, None, inspect(problem), conditioning=wc.conditioning(problem))
     ill = [(each.rule, each.layer) for each in judged(evidence) if each.severity == "severe"]
     assert ill == ([("unscaled-input", "first")] if is_found else [])
+
+
+class Scaling(nn.Module):
+    """Scales its inputs before its first layer."""
+
+    def __init__(self, mean: Tensor | float, std: Tensor | float, first: nn.Module) -> None:
+        super().__init__()
+        self.mean, self.std, self.first, self.last = mean, std, first, nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first((x - self.mean) / self.std)
+        return self.last(torch.relu(h[0] if isinstance(h, tuple) else h))
+
+
+SCALES = torch.tensor([1e4] + [1.0] * (FEATURES - 1))
+
+
+@pytest.mark.parametrize(
+    ("scales", "offset", "mean", "std", "is_reported"),
+    [
+        (3e3, 4e4, 4e4, 3e3, False),
+        (SCALES, 0.0, 0.0, SCALES, False),
+        (3e3, 4e4, 0.0, 1e3, True),  # what varies is of size 3, and 40 is added to it
+        (SCALES, 0.0, 0.0, 3e3, True),  # one feature outweighs the others as before
+    ],
+    ids=["one scale", "each its own", "not centered", "one scale for all"],
+)
+@pytest.mark.parametrize("kind", [nn.Linear, nn.RNN])
+def test_inputs_that_the_model_scales_itself(
+    kind: type[nn.Module], scales: Tensor | float, offset: float, mean: float, std: Tensor | float, is_reported: bool
+) -> None:
+    torch.manual_seed(0)
+    x, y = table()
+    model = Scaling(mean, std, kind(FEATURES, 16))
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), [(x * scales + offset, y)])
+    found = [each.rule for each in wc.diagnose(problem, torch.optim.Adam(model.parameters(), 1e-2)).findings]
+    assert ("unscaled-input" in found) == is_reported

@@ -147,6 +147,21 @@ def test_a_warm_up_that_begins_at_zero_is_no_fault() -> None:
     assert by_rule["learning-rate-too-low"].severity == "note"
 
 
+@pytest.mark.parametrize("is_passed", [True, False])
+def test_a_factor_of_a_schedule_that_begins_at_zero_is_no_rate_that_is_too_high(is_passed: bool) -> None:
+    x, y = clusters()
+    model = network()
+    optimizer = Adam(model.parameters(), lr=3.0)
+    noam = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 0.03 * min(max(k, 1) ** -0.5, k * 80**-1.5))
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), list(zip(x.split(32), y.split(32), strict=True)))
+    diagnosis = wc.diagnose(problem, optimizer, scheduler=noam if is_passed else None)
+    assert "learning-rate-too-high" not in [each.rule for each in diagnosis.findings]
+    if is_passed:
+        assert diagnosis.evidence.trial is not None
+        assert diagnosis.evidence.trial.own is not None
+        assert diagnosis.evidence.trial.own.lr == pytest.approx(3 * 0.03 / 80**0.5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule",

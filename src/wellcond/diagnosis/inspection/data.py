@@ -55,6 +55,7 @@ class TensorFacts:
         purity: Share of the commonest label in a batch, the mean over batches; NaN unless each example has one label.
         grouping: χ² of labels by batches, in its standard deviations from what a shuffle gives; NaN where `purity` is.
         is_ordered: Whether one number per example never falls, or never rises, over several batches.
+        least_label: Smallest index that is not negative: losses leave out −100, or −1; NaN for numbers.
     """
 
     name: str
@@ -80,6 +81,7 @@ class TensorFacts:
     purity: float = math.nan
     grouping: float = math.nan
     is_ordered: bool = False
+    least_label: float = math.nan
 
     @property
     def features(self) -> int:
@@ -216,6 +218,7 @@ def _facts(tensors: list[Tensor], name: str, channels_first: bool) -> TensorFact
         purity=purity,
         grouping=grouping,
         is_ordered=len(per_example) > 1 and _is_monotone(torch.cat(per_example)),
+        least_label=float(finite[finite >= 0].min()) if is_index and bool((finite >= 0).any()) else math.nan,
     )
 
 

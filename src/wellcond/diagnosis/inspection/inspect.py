@@ -23,7 +23,7 @@ from wellcond.diagnosis.inspection.signals import Signal, Signals
 from wellcond.diagnosis.inspection.weights import Weight, weights_of
 from wellcond.errors import Unsupported, WellcondError
 from wellcond.network.calling import logits_of, tensors_in
-from wellcond.network.graph import turned_views
+from wellcond.network.graph import normalizes_twice, turned_views
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import has_channels_first
 from wellcond.network.unregistered import Stray, strays_in, unregistered
@@ -86,6 +86,7 @@ class Inspection:
         returned: Number of these tensors.
         is_summed: Whether the loss of a batch is the sum of those of its halves, and not their mean.
         turned: Views that name dimensions in another order without moving the numbers.
+        normalizes_twice: Whether a softmax is taken of what a softmax has made, on the way to the loss.
         strays: Trainable tensors that the outputs depend on and that are not among the model's parameters.
         held_strays: Paths of those unregistered tensors that the optimizer holds.
         held_elsewhere: Number of parameters in the optimizer that do not belong to the model.
@@ -118,6 +119,7 @@ class Inspection:
     returned: int = 1
     is_summed: bool = False
     turned: tuple[TurnedView, ...] = ()
+    normalizes_twice: bool = False
     strays: tuple[Stray, ...] = ()
     held_strays: frozenset[str] = frozenset()
     held_elsewhere: int = 0
@@ -233,6 +235,7 @@ def _with_outputs(
     return replace(
         inspection,
         turned=turned,
+        normalizes_twice=failures.attempt("softmaxes of softmaxes", lambda: normalizes_twice(ends), False),
         strays=failures.attempt("tensors that are no parameters", lambda: _strays(problem, raw, sequences), ()),
         returned=len(floating),
         outputs=failures.attempt("the outputs", lambda: tuple(facts_of([floating], "outputs", False)), ()),

@@ -181,7 +181,7 @@ def _weight(
         gradient=None if g is None else float(g.double().square().mean().sqrt()) if g.numel() else 0.0,
         distinct=distinct,
         distinct_rows=distinct_rows,
-        alike=_alike(values, g) if role == "other" and g is not None and not bad else 0,
+        alike=_alike(values, g) if role in ("other", "embedding") and g is not None and not bad else 0,
         outlier=_outlier(by_unit) if by_unit is not None and not bad else None,
         is_trainable=p.requires_grad,
         not_finite=bad,

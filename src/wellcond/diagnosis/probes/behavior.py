@@ -11,15 +11,18 @@ from typing import Any, NamedTuple
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
+from wellcond.diagnosis.probes.graphs import edges_of_first_alone
 from wellcond.diagnosis.probes.linearity import Linearity, linearity
 from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.noise import Noise, noise
+from wellcond.diagnosis.probes.noisy_inputs import NoisyInputs, noisy_inputs
+from wellcond.diagnosis.probes.one_by_one import sees_itself
 from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.pixels import Pixels, pixels
 from wellcond.diagnosis.probes.reach import Reach, reach
 from wellcond.diagnosis.probes.sight import Sight, sight
-from wellcond.diagnosis.probes.similarities import mixed_similarities
+from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
 from wellcond.network.isolation.arithmetic import own_arithmetic
@@ -34,13 +37,17 @@ class Behavior:
 
     Attributes:
         mixing: Whether an example's output depends on others of its batch; None where a BatchNorm makes it so.
+        edges_of_first_alone: Whether the edges of all graphs of a batch end in the first; None without a list of edges.
         shift: Which step's input each output is asked for, and whether it sees it; None if targets are not the inputs.
         pixels: Whether outputs see the pixel they are asked for; None unless images are drawn pixel after pixel.
+        sees_itself: Whether outputs see the feature they are asked for; None unless features are drawn in an order.
         memory: How far back in time a gradient reaches; None if the inputs are no sequence.
         padding: What depends on padding; None if there is none.
         order: Whether outputs depend on the order of steps, or of blocks of an image; None for other inputs.
         mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
             of; None for other losses.
+        first_is_special: Whether a contrastive loss compares all examples with the first; None for other losses.
+        noisy_inputs: Whether random numbers change the inputs in evaluation mode; None if nothing is drawn.
         linearity: Which stretches between layers are affine on this data.
         noise: Which values are set to zero at random, in training and in evaluation mode.
         zero_factors: Which gradients stay zero in a model with parameters of zeros; None if none do.
@@ -50,12 +57,16 @@ class Behavior:
     """
 
     mixing: Mixing | None = None
+    edges_of_first_alone: bool | None = None
     shift: Shift | None = None
     pixels: Pixels | None = None
+    sees_itself: bool | None = None
     memory: Memory | None = None
     padding: Padding | None = None
     order: Order | None = None
     mixed_similarities: float | None = None
+    first_is_special: bool | None = None
+    noisy_inputs: NoisyInputs | None = None
     linearity: Linearity | None = None
     noise: Noise | None = None
     zero_factors: ZeroFactors | None = None
@@ -121,12 +132,16 @@ class Probe(NamedTuple):
 
 PROBES: dict[str, Probe] = {
     "mixing": Probe("whether examples of a batch influence each other", mixing, 5 / 3),
+    "edges_of_first_alone": Probe("whether graphs have their own edges", edges_of_first_alone, 1 / 3),
     "shift": Probe("whether outputs see what they are asked for", shift, 4 / 3),
     "pixels": Probe("whether outputs see the pixel they are asked for", pixels, 3.0),
+    "sees_itself": Probe("whether outputs see the feature they are asked for", sees_itself, 3.0),
     "memory": Probe("how far back in time gradients reach", memory, 4 / 3),
     "padding": Probe("what depends on padding", padding, 0.0),
     "order": Probe("whether the order of steps matters", order, 1.0),
     "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
+    "first_is_special": Probe("whether all examples are compared with the first", first_is_special, 2.0),
+    "noisy_inputs": Probe("whether inputs change in evaluation mode", noisy_inputs, 1.0),
     "linearity": Probe("whether stretches between layers are affine", linearity, 1.0),
     "noise": Probe("which values are dropped at random", noise, 1.0),
     "zero_factors": Probe(

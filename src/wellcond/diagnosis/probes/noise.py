@@ -49,12 +49,12 @@ def noise(subject: Subject) -> Noise:
 def _passed(subject: Subject, seed: int, *, training: bool) -> tuple[list[Dropped], Tensor | None]:
     problem = subject.problem
     watched = DroppedValues(problem.model, set(weighted_layers(problem.model)), problem.device)
-    with torch.no_grad(), _in_mode(subject, training=training), isolation.frozen_lent([problem.model]), watched:
+    with torch.no_grad(), in_mode(subject, training=training), isolation.frozen_lent([problem.model]), watched:
         return watched.calls, logits_of(problem.forward(seed, subject.inputs))
 
 
 @contextlib.contextmanager
-def _in_mode(subject: Subject, *, training: bool) -> Iterator[None]:
+def in_mode(subject: Subject, *, training: bool) -> Iterator[None]:
     """Put all modules but norms, whose mode the problem decides, into one mode."""
     norms = set(subject.problem.norms()[0])
     modules = [m for n, m in subject.problem.model.named_modules() if n not in norms and not isinstance(m, _NormBase)]

@@ -18,6 +18,10 @@ FEWEST_EXAMPLES = 4
 """With fewer, there are no two examples left besides those that are exchanged."""
 
 
+CLEAR = 1e-3
+"""Relative change of a loss that is no rounding."""
+
+
 class SeenSimilarities(TorchFunctionMode):
     """Keeps the last square matrix that a softmax is taken of, also one without its diagonal.
 
@@ -70,6 +74,41 @@ def mixed_similarities(subject: Subject) -> float | None:
         return 0.0
     change = (_open(after) - _open(before)).abs().sort(1).values[:, : before.shape[1] // 4]
     return float(change.square().mean(1).sqrt().quantile(0.25) / _open(before).square().mean().sqrt())
+
+
+def first_is_special(subject: Subject) -> bool | None:
+    """Exchange two examples of a batch: which of them comes first is to make no difference to a contrastive loss.
+
+    Returns:
+        Whether the loss changes if the first example is exchanged with another, but not if two others are: all are
+        compared with the first, as by labels of zeros where those of a matrix of pairs are 0, 1, 2, …. None where no
+        softmax of similarities is taken, or random numbers decide.
+    """
+    n = subject.examples
+    if n < 2 * FEWEST_EXAMPLES or subject.problem.couples_examples or subject.draws:
+        return None
+    if _similarities(subject, subject.inputs) is None:
+        return None
+    before = _loss_of(subject, 0, 0)
+    others, first = (
+        [abs(_loss_of(subject, *pair) - before) for pair in pairs]
+        for pairs in ([(n // 3, n - 1), (n // 2, n - 2)], [(0, n // 2), (0, n - 1)])
+    )
+    return max(others) <= subject.tolerance * abs(before) and min(first) > CLEAR * max(abs(before), *others)
+
+
+def _loss_of(subject: Subject, one: int, other: int) -> float:
+    """The loss with two examples exchanged."""
+    n = subject.examples
+    order = torch.arange(n)
+    order[[one, other]] = order[[other, one]]
+
+    def exchanged(value: Any) -> Any:
+        has_examples = isinstance(value, Tensor) and value.dim() and examples_in(value) == n
+        return value[order.to(value.device)] if has_examples else value
+
+    with torch.no_grad():
+        return float(subject.problem.training_loss(0, tree_map(exchanged, (subject.inputs, subject.targets))))
 
 
 def _similarities(subject: Subject, inputs: Any) -> Tensor | None:

@@ -72,12 +72,13 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
 
     Severe from three times both and three nats above them: the logits are large and wrong, where a fresh network should
     give every class the same. A warning if only one layer is trained, such as a head on fixed features, since its loss
-    is convex. The layer is the first whose outputs have an RMS above 5, or the last one. A network that was trained
-    before may be sure and wrong on other data: it is reported only if the weights of that layer are too large.
+    is convex; and if a trial shows that the network learns nevertheless. The layer is the first whose outputs have an
+    RMS above 5, or the last one. A network that was trained before may be sure and wrong on other data: it is reported
+    only if the weights of that layer are too large.
     """
     if (both := outputs_of(evidence)) is None or both[1].loss_kind not in ("cross-entropy", "nll", "bce-logits"):
         return
-    inspection, output = both
+    inspection, output, trial = *both, evidence.trial
     loss, best = inspection.loss, output.best_constant
     if loss is None or best is None or not loss < math.inf or best < SOME_SURPRISE.at:
         return
@@ -100,7 +101,7 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="bad-initialisation",
         layer=name,
-        severity="severe" if len(trained) != 1 else "warning",
+        severity="warning" if len(trained) == 1 or (trial is not None and trial.trains) else "severe",
         basis="measured",
         summary=f"initial logits are too large: the loss is {number(loss)}, that of a constant {number(constant)} "
         f"(log {classes} is {number(math.log(classes))}); the outputs have an RMS of {number(output.rms)}.",

@@ -27,7 +27,7 @@ IMAGES = 4
 
 @rule("constant-target")
 def constant_target(evidence: Evidence) -> Iterator[Finding]:
-    """Targets that are the same for all examples, of which at least 64 are read.
+    """Targets that are the same for all examples, of which at least 64 are read, but for negative indices.
 
     Severe for labels of three classes or more. A warning for two, of which one may be rare, for targets per pixel or
     token, and for numbers. A note for numbers that are all 0 or all 1: a GAN's labels, or a residual that is to vanish;
@@ -38,14 +38,17 @@ def constant_target(evidence: Evidence) -> Iterator[Finding]:
     if inspection is None or len(inspection.targets) != 1:
         return
     fact = inspection.targets[0]
-    if fact.examples < ENOUGH_EXAMPLES.at or fact.low != fact.high or fact.not_finite:
+    is_constant = fact.high in (fact.low, fact.least_label)
+    if fact.examples < ENOUGH_EXAMPLES.at or not is_constant or fact.not_finite:
         return
     yield Finding(
         rule="constant-target",
         severity=_severity(evidence, inspection, fact),
         basis="proven",
-        summary=f"all {fact.examples} {fact.name} that were read are {number(fact.low)}: a constant output is right.",
-        evidence={"examples": float(fact.examples), "target": fact.low},
+        summary=f"all {fact.name} of {fact.examples} examples that were read are {number(fact.high)}"
+        + (", but for negative ones, which losses leave out" if fact.low < fact.high else "")
+        + ": a constant output is right.",
+        evidence={"examples": float(fact.examples), "target": fact.high},
         reason="The loss falls to zero without a look at the inputs. Either the targets are wrong, or the data are "
         "sorted by them and not shuffled.",
         remedy="# look at what the data set returns as target, and shuffle the data",

@@ -48,3 +48,28 @@ def dropout_in_eval(evidence: Evidence) -> Iterator[Finding]:
         "the mode of the module that calls it.",
         remedy=f"# {file}, line {calls[0].site.line}: add training=self.training to the dropout, or use an nn.Dropout",
     )
+
+
+@rule("dropout-in-eval", quantity=EVALUATION_CHANGE)
+def noisy_inputs(evidence: Evidence) -> Iterator[Finding]:
+    """Inputs that random numbers change in evaluation mode: words that are dropped, pixels that are shifted or noised.
+
+    A warning where outputs change. What the first layer takes differs between two passes, and depends on the inputs and
+    on no parameter. Targets must be smaller than the inputs, since a network may be asked for what was hidden of them.
+    """
+    noisy = None if evidence.behavior is None else evidence.behavior.noisy_inputs
+    if noisy is None or not CHANGE.is_warning(noisy.change) or any(True for _ in dropout_in_eval(evidence)):
+        return
+    name = noisy.layer or "the model"
+    yield Finding(
+        rule="dropout-in-eval",
+        layer=noisy.layer,
+        severity="warning",
+        basis="proven",
+        summary=f"{name} changes its inputs at random in evaluation mode, too: outputs of two passes differ by "
+        f"{noisy.change:.0%}.",
+        evidence={"relative change": noisy.change},
+        limits=CHANGE.limits(),
+        reason="Noise and augmentation are for training; in use they make predictions random and worse.",
+        remedy=f"# write `if self.training:` before the random numbers of {name}",
+    )

@@ -74,6 +74,25 @@ def pixel_seen(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+@rule("future-seen")
+def feature_seen(evidence: Evidence) -> Iterator[Finding]:
+    """The same of features that are drawn one after another, in any order, as by an autoencoder with masked weights.
+
+    The targets are the inputs, and of any two features exactly one sees the other. Severe if they see themselves, too.
+    """
+    if evidence.behavior is None or not evidence.behavior.sees_itself:
+        return
+    yield Finding(
+        rule="future-seen",
+        severity="severe",
+        basis="proven",
+        summary="of any two features the output for one sees the other, in one order, but outputs see the feature too "
+        "that they are asked for.",
+        reason="The network learns to copy the feature, which is not there yet when it is to be drawn.",
+        remedy="# let each output see only what comes before its own feature: > in place of >= in the last mask",
+    )
+
+
 def _advice(module: nn.Module | None, where: str) -> str:
     if isinstance(module, nn.RNNBase) and module.bidirectional:
         return f"make {where} with bidirectional=False: the second direction reads the sequence from its end"

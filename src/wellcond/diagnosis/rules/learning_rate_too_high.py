@@ -18,7 +18,7 @@ from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
 from wellcond.remedies.loss_code import wrapped_loss
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR, TRAINING_LOSS
-from wellcond.training.optimizers import nonzero_lr
+from wellcond.training.optimizers import begins_at_zero, nonzero_lr
 
 RISE = Threshold(
     "rise of the loss / loss, in the trial's 24 to 64 steps", 0.02, 0.1,
@@ -57,10 +57,13 @@ def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
     Severe if it does not come back, if it stands still while a lower rate gains 2 %, or if it has learned nothing where
     a lower rate has. If it comes back, a tenth of the rate is run for the same number of steps: severe if the loss rose
     twofold and ends more than three times as high as there, a warning from one and a half times. A catapult that ends
-    as low is no fault; neither is a rate beyond 2(1+μ)/λ_max by itself, at which cross-entropy trains.
+    as low is no fault; neither is a rate beyond 2(1+μ)/λ_max by itself, at which cross-entropy trains; nor one that a
+    schedule comes to from zero: what a warm-up is for is that it may be too high for the first steps.
     """
     trial = evidence.trial
     if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0 or trial.uphill:
+        return
+    if begins_at_zero(evidence.optimizer):
         return
     lower = next((each for each in trial.others if each.factor < 1 and trial.outcome(each) in FALLING), None)
     if lower is not None and (stage := _how_it_fails(trial, trial.own, lower)) is not None:

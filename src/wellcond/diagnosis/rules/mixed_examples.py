@@ -60,6 +60,26 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("mixed-examples")
+def edges_in_first_graph(evidence: Evidence) -> Iterator[Finding]:
+    """Graphs that are put together into a batch, with a list of edges that change the outputs of the first one alone.
+
+    The last quarter of the edges is exchanged for the first edge. Severe.
+    """
+    if evidence.behavior is None or not evidence.behavior.edges_of_first_alone:
+        return
+    yield Finding(
+        rule="mixed-examples",
+        severity="severe",
+        basis="proven",
+        summary="the last edges of a batch change the output of its first graph and of no other: all edges end among "
+        "the nodes of the first graph.",
+        reason="Nodes of a batch are counted on from graph to graph, and the ends of edges must be, too: the other "
+        "graphs have none.",
+        remedy="# add the number of nodes before a graph to the ends of its edges, where the batch is put together",
+    )
+
+
+@rule("mixed-examples")
 def similarities_mixed(evidence: Evidence) -> Iterator[Finding]:
     """A contrastive loss whose similarity of two examples depends on a third one, without a BatchNorm.
 

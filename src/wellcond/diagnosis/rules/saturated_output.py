@@ -48,7 +48,7 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
         return
     constant = output.best_constant
     is_far = SHARE.is_severe(output.saturated) or (constant is not None and output.loss > LOSS.severe * constant)
-    trains = evidence.trial is not None and evidence.trial.trains_well
+    trains = evidence.trial is not None and bool(evidence.trial.trains)
     yield Finding(
         rule="saturated-output",
         layer=last_layer(inspection, output),

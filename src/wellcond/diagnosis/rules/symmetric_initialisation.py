@@ -60,7 +60,8 @@ def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
 def alike_slices(evidence: Evidence) -> Iterator[Finding]:
     """The same of parameters that the model multiplies by itself, such as the weights of stacked experts, (E, in, out).
 
-    Along one dimension all slices are the same, and so are their gradients. Zeros are not reported.
+    Along one dimension all slices are the same, and so are their gradients: factors of users and items that all start
+    at one number stay copies of one factor. Zeros are not reported.
     """
     inspection = evidence.inspection
     same = [] if inspection is None else [w for w in inspection.weights if w.alike and w.gradient and w.rms]

@@ -62,16 +62,17 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
 
     Severe from an RMS of 10, or if one feature of a table is 100 times the median one: λ_max of Σx, and with it the
     curvature of the first layer, grows with the square of the scale, and κ of Σx with that of the ratio. Images in
-    [0, 1], one-hot and binary features and tokens have ordinary scales. Not reported if a norm comes first, and a note
-    if the first layer has weights that were made for such inputs (its outputs have an RMS below 3), or if loss and
-    gradient of standardized inputs are the same to 1 %.
+    [0, 1], one-hot and binary features and tokens have ordinary scales. Not reported if a norm comes first, or if the
+    model scales them itself, so that what its first layers take is of ordinary size. A note if the first layer has
+    weights that were made for such inputs (its outputs have an RMS below 3), or if loss and gradient of standardized
+    inputs are the same to 1 %.
     """
     inspection = evidence.inspection
     if inspection is None or _starts_with_norm(evidence, inspection):
         return
     first = _first_layers(inspection)
     for fact in inspection.inputs:
-        if not is_badly_scaled(fact):
+        if not is_badly_scaled(fact) or _scaled_by_model(evidence, fact, first):
             continue
         largest, median = float(fact.feature_rms.max()), float(fact.feature_rms.median())
         if is_too_large(fact):
@@ -148,6 +149,17 @@ def _first_layers(inspection: Inspection) -> list[Signal]:
 def _fits(first: Signal) -> bool:
     """Whether the outputs of a first layer are of ordinary size, so that its weights were made for these inputs."""
     return first.kind not in (*GATED, *CELLS) and not first.not_finite and first.rms < ORDINARY_SIGNAL.at
+
+
+def _scaled_by_model(evidence: Evidence, fact: TensorFacts, first: list[Signal]) -> bool:
+    """Whether all first layers take numbers of ordinary size, and none of a few features alone."""
+    table = evidence.conditioning
+    taken = [table[s.name].x if table is not None and s.name in table else None for s in first]
+    if not all(x is not None and x.dimension for x in taken):
+        return False
+    known = [x for x in taken if x is not None]
+    is_ordinary = all(SMALL_REACH < math.sqrt(x.trace / x.dimension) < RMS.warn for x in known)
+    return bool(known) and is_ordinary and (not fact.is_uneven or all(x.kappa[0.5] < DOMINATES**2 for x in known))
 
 
 def _starts_with_norm(evidence: Evidence, inspection: Inspection) -> bool:

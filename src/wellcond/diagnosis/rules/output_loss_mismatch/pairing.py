@@ -55,6 +55,26 @@ def unpaired(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("output-loss-mismatch")
+def all_with_the_first(evidence: Evidence) -> Iterator[Finding]:
+    """A contrastive loss that singles out the first example of a batch: it is said to be the partner of all others.
+
+    The loss changes if the first example changes places with another, and stays as it is if two others do.
+    """
+    if evidence.behavior is None or not evidence.behavior.first_is_special:
+        return
+    yield Finding(
+        rule="output-loss-mismatch",
+        severity="severe",
+        basis="proven",
+        summary="the loss compares all examples of a batch with the first: it depends on which one comes first, and "
+        "not on the order of the others.",
+        reason="Of a matrix of similarities the right entries are on its diagonal: labels of zeros belong to rows "
+        "whose first entry is the right one, as with a queue of negatives.",
+        remedy="# label the pairs by their place: torch.arange(len(logits))",
+    )
+
+
+@rule("output-loss-mismatch")
 def scattered(evidence: Evidence) -> Iterator[Finding]:
     """A loss that compares the class of one place with outputs of several: it reshapes where it should transpose.
 

@@ -83,6 +83,23 @@ def _squashed_twice(inspection: Inspection, output: OutputFacts) -> Finding:
 
 
 @rule("output-loss-mismatch")
+def softmax_of_probabilities(evidence: Evidence) -> Iterator[Finding]:
+    """The same in a step of one's own, as a policy that ends in a softmax before `Categorical(logits=…)`."""
+    inspection = evidence.inspection
+    if inspection is None or inspection.output is not None or not inspection.normalizes_twice:
+        return
+    yield Finding(
+        rule="output-loss-mismatch",
+        severity="severe",
+        basis="proven",
+        summary="the loss takes the logarithm of a softmax of numbers that a softmax has made already: probabilities "
+        "are taken for logits.",
+        reason="Logits between 0 and 1 keep all probabilities near each other: none can become likely.",
+        remedy="# give logits without a softmax, or name them: Categorical(probs=…)",
+    )
+
+
+@rule("output-loss-mismatch")
 def bounded_outputs(evidence: Evidence) -> Iterator[Finding]:
     """Outputs that keep to a range whatever the weights are, where the loss needs others.
 
