@@ -203,7 +203,7 @@ def _training(
         optimizer: The optimizer to copy.
         in_pass: How many mini-batches like these a pass over the problem has.
     """
-    trainer = CopyTrainer(Problem(problem.model, problem.loss, list(batches)), optimizer)
+    trainer = CopyTrainer(Problem(problem.model, problem.loss, list(batches), dropout=problem.dropout), optimizer)
     try:
         yield trainer
     finally:
