@@ -89,7 +89,7 @@ def verdict(set_up):
     [
         (lambda: variational(1.0), "term-dominates"),
         (lambda: penalized(0.5), "term-dominates"),
-        (lambda: uncertain(1.0), "loss-not-decreasing"),
+        (lambda: uncertain(1.0), "output-loss-mismatch"),
         (lambda: pairs(0.0), "rank-collapse"),
     ],
     ids=["KL outweighs the reconstruction", "penalty outweighs the fit", "variance pays for errors", "no negatives"],
@@ -105,4 +105,37 @@ def test_found(set_up, rule):
     ids=["a light KL term", "a light penalty", "a variance that divides", "negatives", "a generator"],
 )
 def test_sound(set_up):
+    assert not [each for each in verdict(set_up) if each.severity != "note"]
+
+
+def subtracted(sign):
+    """A divergence with a wrong sign, which is added as it should be for a sign of 1."""
+
+    def step(model, x):
+        outputs, mean, log_variance = model(x)
+        kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
+        return F.binary_cross_entropy_with_logits(outputs, x) + 0.01 * sign * kl
+
+    return Autoencoder(), step, PICTURES
+
+
+def weighed(sign):
+    """Laplace's likelihood with a scale that the network gives."""
+
+    def step(model, batch):
+        mean, log_scale = model(batch[0]).unbind(1)
+        return (log_scale + (batch[0].sum(1) - mean).abs() * torch.exp(sign * log_scale)).mean()
+
+    return network(2), step, (X, LABELS)
+
+
+@pytest.mark.parametrize("set_up", [lambda: uncertain(1.0), lambda: weighed(1.0)])
+def test_a_term_that_pays_for_any_answer(set_up):
+    first = verdict(set_up)[0]
+    assert (first.rule, first.severity) == ("output-loss-mismatch", "severe")
+    assert "without a bound" in first.summary
+
+
+@pytest.mark.parametrize("set_up", [lambda: subtracted(1.0), lambda: weighed(-1.0)])
+def test_terms_of_the_right_sign(set_up):
     assert not [each for each in verdict(set_up) if each.severity != "note"]
