@@ -169,6 +169,23 @@ class Swamped:
 
 
 @dataclass(frozen=True)
+class SharedNorm:
+    """A BatchNorm that is called at several places, after the run at its own rate.
+
+    Attributes:
+        name: Its name.
+        calls: Calls in one pass.
+        batch: Mean loss with the statistics of each batch.
+        running: Mean loss with running statistics, averaged anew over all calls.
+    """
+
+    name: str
+    calls: int
+    batch: float
+    running: float
+
+
+@dataclass(frozen=True)
 class Trial:
     """What short runs do. All begin at the weights as they are and see the same batches in the same order.
 
@@ -189,6 +206,8 @@ class Trial:
         swamped: A term of the loss that others keep from being learned; None if there is none.
         of_one_point: Loss of the first batch at the start if all examples had the same outputs, where the loss depends
             on which example outputs belong to; None where that was not in question.
+        cut_off: Layers whose weights move an output that sends them no gradient, sought in the same case.
+        shared_norm: A BatchNorm that is called at several places; None if there is none.
     """
 
     before: tuple[float, ...]
@@ -206,6 +225,8 @@ class Trial:
     held_out: HeldOut | None = None
     swamped: Swamped | None = None
     of_one_point: float | None = None
+    cut_off: tuple[str, ...] = ()
+    shared_norm: SharedNorm | None = None
 
     @property
     def loss(self) -> float:

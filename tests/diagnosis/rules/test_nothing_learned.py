@@ -139,3 +139,77 @@ def test_a_term_that_pays_for_any_answer(set_up):
 @pytest.mark.parametrize("set_up", [lambda: subtracted(1.0), lambda: weighed(-1.0)])
 def test_terms_of_the_right_sign(set_up):
     assert not [each for each in verdict(set_up) if each.severity != "note"]
+
+
+class Drawn(nn.Module):
+    """An autoencoder with a code that is drawn by a function of mean and standard deviation."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.encoder, self.means, self.logs = nn.Linear(24, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+        self.decoder = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 24))
+        self.draw = draw
+
+    def forward(self, x):
+        h = torch.tanh(self.encoder(x))
+        mean, log_variance = self.means(h), self.logs(h)
+        return self.decoder(self.draw(mean, (log_variance / 2).exp())), mean, log_variance
+
+
+def drawn(draw):
+    def step(model, x):
+        outputs, mean, log_variance = model(x)
+        kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
+        return 20 * (outputs - x).square().sum(1).mean() + kl
+
+    return Drawn(draw), step, PICTURES
+
+
+def without_graph(mean, std):
+    with torch.no_grad():
+        return mean + std * torch.randn_like(std)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda mean, std: torch.distributions.Normal(mean, std).sample(),
+        without_graph,
+        lambda mean, std: (mean + std * torch.randn_like(std)).detach(),
+    ],
+)
+def test_a_code_that_sends_no_gradient_back(draw):
+    first = verdict(lambda: drawn(draw))[0]
+    assert (first.rule, first.layer) == ("no-gradient", "logs")
+    assert first.severity != "note"
+
+
+class Probed(nn.Module):
+    """A classifier whose second output is read from features that are detached on purpose."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.probe = nn.Linear(8, 32), nn.Linear(32, 3), nn.Linear(32, 3)
+
+    def forward(self, x):
+        h = F.relu(self.body(x))
+        return self.head(h), self.probe(h.detach())
+
+
+def probed():
+    def step(model, batch):
+        return sum(F.cross_entropy(each, batch[1]) for each in model(batch[0]))
+
+    return Probed(), step, (X, LABELS)
+
+
+@pytest.mark.parametrize(
+    "set_up",
+    [
+        lambda: drawn(lambda mean, std: torch.distributions.Normal(mean, std).rsample()),
+        lambda: drawn(lambda mean, std: mean + 0.1 * torch.randn_like(std)),
+        probed,
+    ],
+)
+def test_codes_with_a_gradient_and_a_probe(set_up):
+    assert not [each for each in verdict(set_up) if each.severity != "note"]
