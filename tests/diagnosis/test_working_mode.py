@@ -70,10 +70,10 @@ def test_a_loss_of_what_is_returned_in_training_only_is_no_fault(build: Callable
     modes = [module.training for module in problem.model.modules()]
     state = {name: value.clone() for name, value in problem.model.state_dict().items()}
     drawn = torch.get_rng_state()
-    found = wc.diagnose(problem, torch.optim.Adam(problem.model.parameters(), 1e-2))
-    assert [finding for finding in found.findings if finding.severity == "severe"] == []
-    assert found.evidence.trial is not None
-    assert found.evidence.trial.trains
+    verdict = wc.diagnose(problem, torch.optim.Adam(problem.model.parameters(), 1e-2))
+    assert [finding for finding in verdict.findings if finding.severity == "severe"] == []
+    assert verdict.evidence.trial is not None
+    assert verdict.evidence.trial.trains
     assert [module.training for module in problem.model.modules()] == modes
     assert all(torch.equal(value, state[name]) for name, value in problem.model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn)

@@ -151,7 +151,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Swamped:
-    """A term that stands still next to others which have fallen to nothing.
+    """A term that stands still next to others which have fallen to nothing, or to a penalty of the weights.
 
     Attributes:
         before: Its value at the start.
@@ -159,6 +159,7 @@ class Swamped:
         alone: Its value after a run of the same length with this term only.
         others_before: Sum of the other terms at the start.
         others_after: Their sum after the run with all terms.
+        are_of_weights: Whether the others depend on the weights alone: they are the same for other batches.
     """
 
     before: float
@@ -166,6 +167,7 @@ class Swamped:
     alone: float
     others_before: float
     others_after: float
+    are_of_weights: bool = False
 
 
 @dataclass(frozen=True)

@@ -189,10 +189,10 @@ def test_a_likelihood_of_shares_of_rows_or_columns(last: Function, loss: Functio
 def test_a_likelihood_of_classes_in_front_or_behind() -> None:
     assert "wrong-softmax-dimension" not in findings(Segmenter(lambda h: h.softmax(1)), likelihood, regions())
     assert "wrong-softmax-dimension" not in findings(Segmenter(lambda h: h.log_softmax(1)), F.nll_loss, regions())
-    steps = drawn(16, 3, 6)  # as many steps as classes, which come last
+    steps = drawn(16, 3, 6)  # three steps and three classes, which come last
     tagger = nn.Sequential(nn.Linear(6, 3), nn.LogSoftmax(-1))
-    found = findings(tagger, lambda p, y: F.nll_loss(p.transpose(1, 2), y), (steps, steps[..., :3].argmax(2)))
-    assert "wrong-softmax-dimension" not in found
+    verdict = findings(tagger, lambda p, y: F.nll_loss(p.transpose(1, 2), y), (steps, steps[..., :3].argmax(2)))
+    assert "wrong-softmax-dimension" not in verdict
 
 
 def test_softmaxes_over_the_classes_and_over_places() -> None:

@@ -44,6 +44,14 @@ def penalized(weight):
     return network(), step, (X, LABELS)
 
 
+def sum_of_sizes(weight):
+    def step(model, batch):
+        size = torch.cat([p.flatten() for p in model.parameters() if p.dim() > 1]).abs().sum()
+        return weight * size + F.cross_entropy(model(batch[0]), batch[1])
+
+    return network(), step, (X, LABELS)
+
+
 def uncertain(sign):
     def step(model, batch):
         mean, log_variance = model(batch[0]).unbind(1)
@@ -88,11 +96,19 @@ def verdict(set_up):
     ("set_up", "rule"),
     [
         (lambda: variational(1.0), "term-dominates"),
-        (lambda: penalized(0.5), "term-dominates"),
+        (lambda: penalized(0.5), "weight-decay-dominates"),
+        (lambda: penalized(0.2), "weight-decay-dominates"),
         (lambda: uncertain(1.0), "output-loss-mismatch"),
         (lambda: pairs(0.0), "rank-collapse"),
     ],
-    ids=["KL outweighs the reconstruction", "penalty outweighs the fit", "variance pays for errors", "no negatives"],
+    ids=[
+        "KL outweighs the reconstruction",
+        "penalty",
+        "weaker penalty",
+        "sum of sizes",
+        "variance pays for errors",
+        "no negatives",
+    ],
 )
 def test_found(set_up, rule):
     first = verdict(set_up)[0]
@@ -101,8 +117,22 @@ def test_found(set_up, rule):
 
 @pytest.mark.parametrize(
     "set_up",
-    [lambda: variational(0.01), lambda: penalized(1e-5), lambda: uncertain(-1.0), lambda: pairs(0.6), generated],
-    ids=["a light KL term", "a light penalty", "a variance that divides", "negatives", "a generator"],
+    [
+        lambda: variational(0.01),
+        lambda: penalized(1e-5),
+        lambda: sum_of_sizes(1e-5),
+        lambda: uncertain(-1.0),
+        lambda: pairs(0.6),
+        generated,
+    ],
+    ids=[
+        "a light KL term",
+        "a light penalty",
+        "a light sum of sizes",
+        "a variance that divides",
+        "negatives",
+        "a generator",
+    ],
 )
 def test_sound(set_up):
     assert not [each for each in verdict(set_up) if each.severity != "note"]

@@ -37,13 +37,13 @@ def cut_off(problem: Problem) -> tuple[str, ...]:
             gradients = problem.gradient(output.sum(), [*params.values()], allow_unused=True, retain_graph=True)
             missing = [name for name, g in zip(params, gradients, strict=True) if g is None]
             layers = list(dict.fromkeys(name.rpartition(".")[0] for name in missing))[-MOST_LAYERS:]
-            found = [
+            unreached = [
                 layer
                 for layer in layers
                 if _moves(problem, index, inputs, place, output, [n for n in missing if n.rpartition(".")[0] == layer])
             ]
-            if found:
-                return tuple(found)
+            if unreached:
+                return tuple(unreached)
     return ()
 
 
