@@ -101,7 +101,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "symmetric-initialisation": (
         "bad-initialisation", "constant-feature", "no-gradient", "attention-saturation", *_OF_A_WRONG_SCALE,
     ),
-    "shared-weight": ("symmetric-initialisation", "loss-not-decreasing"),
+    "shared-weight": ("symmetric-initialisation", "batchnorm-mode-gap", "loss-not-decreasing"),
     "wrong-softmax-dimension": (
         "no-gradient", "vanishing-gradient", "attention-saturation", "mixed-examples", "no-nonlinearity",
         "labels-unrelated", "loss-not-decreasing",

@@ -34,6 +34,7 @@ from wellcond.problem.apart import taken_apart
 from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
+from wellcond.problem.working_mode import in_working_mode
 from wellcond.results import Progress
 from wellcond.results.progress import shows_progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
@@ -107,7 +108,7 @@ def diagnose(
     passed = optimizer
     optimizer = optimizer_of(problem, scheduler if passed is None else passed)
     lines_of = lines_by_remedy(problem, optimizer)
-    problem = taken_apart(problem)
+    problem = in_working_mode(taken_apart(problem))
     batch_size = _first_batch_size(problem)
     with own_arithmetic():
         chosen = chosen_layers(problem.model, layers)

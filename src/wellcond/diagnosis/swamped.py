@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -19,6 +21,10 @@ from wellcond.training.copies import CopyTrainer
 
 SATISFIED = 0.01
 """Share of their start to which the other terms must have fallen: they have all that they want."""
+SHRINKS = 0.5
+"""Share of its start to which a penalty of the weights must have fallen, where it is the only thing that is learned."""
+SAME = 1e-5
+"""Relative difference of a term between two batches that is rounding."""
 STALLS = 0.97
 """Share of its value from which on a term stands still: in a run that goes on for half its length."""
 
@@ -30,7 +36,8 @@ def swamped(attempts: Attempts) -> Swamped | None:
         attempts: With the optimizer as it is, of which the run at its own rate has been made.
 
     Returns:
-        None if the loss is no sum, the other terms have not fallen to a hundredth, or the term still falls.
+        None if the loss is no sum, the term still falls, or the other terms have not fallen to a hundredth, nor to a
+        half where they are a penalty of the weights and this one has not fallen at all.
     """
     trainer, own = attempts.trainer, attempts.trained
     before, after = _values(trainer, trainer.start().problem), _values(trainer, own.problem)
@@ -38,7 +45,12 @@ def swamped(attempts: Attempts) -> Swamped | None:
         return None
     which = max(range(len(after)), key=lambda k: after[k])
     others_before, others_after = sum(before) - before[which], sum(after) - after[which]
-    if not others_after < SATISFIED * others_before:
+    are_satisfied = others_after < SATISFIED * others_before
+    is_stuck = after[which] > STALLS * before[which] and others_after < SHRINKS * others_before
+    if not (are_satisfied or is_stuck):
+        return None
+    of_weights = _are_same(others_after, _values(trainer, own.problem, 1), which)
+    if not (are_satisfied or of_weights):
         return None
     steps = len(own.losses)
     if not attempts.allows(3 * steps // 2, "a run with one term of the loss"):
@@ -52,14 +64,21 @@ def swamped(attempts: Attempts) -> Swamped | None:
     run.run(steps)
     trainer.cost += only.cost
     alone = _values(trainer, Problem(run.model, problem.loss, problem.source))[which]
-    return Swamped(before[which], after[which], alone, others_before, others_after)
+    return Swamped(before[which], after[which], alone, others_before, others_after, of_weights)
 
 
-def _values(trainer: CopyTrainer, problem: Problem) -> list[float]:
-    """The terms of the first batch's loss."""
+def _are_same(others: float, values: list[float], which: int) -> bool:
+    """Whether the other terms have the same sum for another batch."""
+    return len(values) > which and math.isclose(sum(values) - values[which], others, rel_tol=SAME)
+
+
+def _values(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]:
+    """The terms of the loss of a batch; none if there is no such batch."""
     trainer.cost += Cost(forwards=1)
     with problem.measuring(), contextlib.closing(problem.data()) as data, torch.enable_grad(), Operands() as recorded:
-        index, batch = next(data)
+        index, batch = next(islice(data, nth, None), (0, None))
+        if batch is None:
+            return []
         loss = problem.training_loss(index, batch)
         return [float(each.detach()) for each in addends(loss, recorded.operands)]
 

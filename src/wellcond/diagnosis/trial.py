@@ -19,11 +19,13 @@ from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches
 from wellcond.diagnosis.probes.constant_terms import lost_slope
+from wellcond.diagnosis.probes.cut_off import cut_off
 from wellcond.diagnosis.probes.drawn import weighs_by_itself
 from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
+from wellcond.diagnosis.shared_norms import shared_norm
 from wellcond.diagnosis.swamped import swamped
 from wellcond.diagnosis.token_labels import token_relation
-from wellcond.diagnosis.trial_result import Attempt, Handful, HeldOut, Swamped, Trial, plunges
+from wellcond.diagnosis.trial_result import Attempt, Handful, HeldOut, SharedNorm, Swamped, Trial, plunges
 from wellcond.diagnosis.worth import is_suspect, sees_pairs, worth
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
@@ -111,12 +113,15 @@ def trial(
         others: list[Attempt] = []
         variants: dict[str, Attempt] = {}
         crowded: Swamped | None = None
+        norm: SharedNorm | None = None
         held_out: HeldOut | None = None
         related = relation(with_drawn_targets(problem) or problem), token_relation(problem)
         if optimizer is not None:
             attempts = Attempts(trainer, optimizer, in_pass, allowed, known, dropped, peak, report)
             own, others, variants = attempts.make()
             if own.run.diverged_at is None:
+                what = "norms at several places"
+                norm = failures.attempt(what, lambda: shared_norm(trainer, attempts.trained), None)
                 crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts), None)
             is_in_doubt = any(each is not None and each.best < BY_CHANCE for each in related) and not known.has_learned
             if (
@@ -134,10 +139,15 @@ def trial(
             with Undropped(dropped) if dropped else contextlib.nullcontext():
                 few = _few(problem, batches[0], in_pass, steps, failures)
         of_one_point = None
-        if few is not None and is_suspect(known, own) and sees_pairs(start, batches[0]):
-            of_one_point = loss_of_one_point(start.problem, batches[0])
-            if allowed.has(price, "a handful of examples in training mode"):
-                few = replace(few, paired=_few_worth(problem, batches[0], in_pass, few))
+        unreached: tuple[str, ...] = ()
+        if is_suspect(known, own) and sees_pairs(start, batches[0]):
+            spent = start.problem.cost
+            unreached = failures.attempt("what outputs send no gradient to", lambda: cut_off(start.problem), ())
+            trainer.cost += start.problem.cost - spent
+            if few is not None:
+                of_one_point = loss_of_one_point(start.problem, batches[0])
+                if allowed.has(price, "a handful of examples in training mode"):
+                    few = replace(few, paired=_few_worth(problem, batches[0], in_pass, few))
         report("what inputs tell of targets", 0.95)
         modes = _modes(trainer)
     size = examples_in(batches[0]) if share_examples(batches[0]) else None
@@ -157,6 +167,8 @@ def trial(
         held_out,
         crowded,
         of_one_point,
+        unreached,
+        norm,
     )
 
 
@@ -204,7 +216,7 @@ def _training(
         optimizer: The optimizer to copy.
         in_pass: How many mini-batches like these a pass over the problem has.
     """
-    trainer = CopyTrainer(Problem(problem.model, problem.loss, list(batches)), optimizer)
+    trainer = CopyTrainer(Problem(problem.model, problem.loss, list(batches), dropout=problem.dropout), optimizer)
     try:
         yield trainer
     finally:

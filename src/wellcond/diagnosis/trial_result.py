@@ -151,7 +151,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Swamped:
-    """A term that stands still next to others which have fallen to nothing.
+    """A term that stands still next to others which have fallen to nothing, or to a penalty of the weights.
 
     Attributes:
         before: Its value at the start.
@@ -159,6 +159,7 @@ class Swamped:
         alone: Its value after a run of the same length with this term only.
         others_before: Sum of the other terms at the start.
         others_after: Their sum after the run with all terms.
+        are_of_weights: Whether the others depend on the weights alone: they are the same for other batches.
     """
 
     before: float
@@ -166,6 +167,24 @@ class Swamped:
     alone: float
     others_before: float
     others_after: float
+    are_of_weights: bool = False
+
+
+@dataclass(frozen=True)
+class SharedNorm:
+    """A BatchNorm that is called at several places, after the run at its own rate.
+
+    Attributes:
+        name: Its name.
+        calls: Calls in one pass.
+        batch: Mean loss with the statistics of each batch.
+        running: Mean loss with running statistics, averaged anew over all calls.
+    """
+
+    name: str
+    calls: int
+    batch: float
+    running: float
 
 
 @dataclass(frozen=True)
@@ -189,6 +208,8 @@ class Trial:
         swamped: A term of the loss that others keep from being learned; None if there is none.
         of_one_point: Loss of the first batch at the start if all examples had the same outputs, where the loss depends
             on which example outputs belong to; None where that was not in question.
+        cut_off: Layers whose weights move an output that sends them no gradient, sought in the same case.
+        shared_norm: A BatchNorm that is called at several places; None if there is none.
     """
 
     before: tuple[float, ...]
@@ -206,6 +227,8 @@ class Trial:
     held_out: HeldOut | None = None
     swamped: Swamped | None = None
     of_one_point: float | None = None
+    cut_off: tuple[str, ...] = ()
+    shared_norm: SharedNorm | None = None
 
     @property
     def loss(self) -> float:

@@ -138,7 +138,7 @@ class CopyTrainer:
             factor: Factor of all rates, where no `lr` is given.
             seed: Decides dropout, the order of a loader that shuffles, and with which batch to begin: with that of
                 index `seed` (modulo their number), so that seeds differ also where nothing is random.
-            dropout: Whether dropout is on.
+            dropout: Whether dropout is on; it is, too, if the problem itself is measured with it.
             batchnorm: The statistics that BatchNorm uses.
             settings: Other settings of the optimizer, for every group that has them.
         """
@@ -156,7 +156,7 @@ class CopyTrainer:
                 group |= {name: value for name, value in settings.items() if name in group}
         for prepare in self._before_training:
             prepare(model, optimizer, seed)
-        problem = self._problem_of(model, seed if dropout else None, batchnorm)
+        problem = self._problem_of(model, seed if dropout else self.problem.dropout, batchnorm)
         return CopyRun(self, problem, optimizer, seed)
 
     @contextlib.contextmanager

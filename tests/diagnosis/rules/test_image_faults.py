@@ -173,6 +173,28 @@ def test_a_softmax_over_rows_or_columns(last: Function) -> None:
     assert "wrong-softmax-dimension" in findings(Segmenter(last), overlap, (x, codes))
 
 
+def likelihood(p: Tensor, classes: Tensor) -> Tensor:
+    return F.nll_loss((p + 1e-8).log(), classes)
+
+
+@pytest.mark.parametrize(("last", "loss"), [
+    (lambda h: h.softmax(-1), likelihood),
+    (lambda h: F.log_softmax(h, 2), F.nll_loss),
+    (lambda h: h.exp() / h.exp().sum(3, keepdim=True), likelihood),
+])  # fmt: skip
+def test_a_likelihood_of_shares_of_rows_or_columns(last: Function, loss: Function) -> None:
+    assert findings(Segmenter(last), loss, regions())["wrong-softmax-dimension"].severity == "severe"
+
+
+def test_a_likelihood_of_classes_in_front_or_behind() -> None:
+    assert "wrong-softmax-dimension" not in findings(Segmenter(lambda h: h.softmax(1)), likelihood, regions())
+    assert "wrong-softmax-dimension" not in findings(Segmenter(lambda h: h.log_softmax(1)), F.nll_loss, regions())
+    steps = drawn(16, 3, 6)  # three steps and three classes, which come last
+    tagger = nn.Sequential(nn.Linear(6, 3), nn.LogSoftmax(-1))
+    verdict = findings(tagger, lambda p, y: F.nll_loss(p.transpose(1, 2), y), (steps, steps[..., :3].argmax(2)))
+    assert "wrong-softmax-dimension" not in verdict
+
+
 def test_softmaxes_over_the_classes_and_over_places() -> None:
     x, classes = regions()
     for last in (lambda h: h.softmax(1), torch.sigmoid, lambda h: h.log_softmax(1).exp()):
@@ -181,3 +203,38 @@ def test_softmaxes_over_the_classes_and_over_places() -> None:
     assert "wrong-softmax-dimension" not in findings(
         Segmenter(lambda h: h.flatten(2).softmax(2).view_as(h)), nn.MSELoss(), (x, heat)
     )
+
+
+def codes(classes: Tensor) -> Tensor:
+    """One-hot codes, classes last."""
+    return F.one_hot(classes, 3).float()
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.BCEWithLogitsLoss(), lambda f, y: overlap(f.softmax(1), y)])
+def test_codes_that_are_reshaped(loss: Function) -> None:
+    x, classes = regions()
+    scrambled = codes(classes).reshape(16, 3, 8, 6)
+    finding = findings(Segmenter(nn.Identity()), loss, (x, scrambled))["output-loss-mismatch"]
+    assert finding.severity == "severe"
+    assert "reshape" in finding.summary
+
+
+def test_codes_of_steps_that_are_viewed_the_other_way_round() -> None:
+    steps = drawn(16, 7, 6)
+    classes_first = codes(steps[..., :3].argmax(2)).transpose(1, 2).contiguous()
+    viewed = classes_first.view(16, 7, 3)
+    assert (
+        "reshape" in findings(nn.Linear(6, 3), nn.BCEWithLogitsLoss(), (steps, viewed))["output-loss-mismatch"].summary
+    )
+
+
+def test_codes_in_their_order_and_labels_that_do_not_exclude_each_other() -> None:
+    x, classes = regions()
+    right = codes(classes).permute(0, 3, 1, 2).contiguous()
+    several = (drawn(16, 3, 8, 6, seed=1) > 0).float()
+    soft = drawn(16, 3, 8, 6, seed=1).softmax(1)
+    masked = right * (drawn(16, 1, 8, 6, seed=2) > 0)
+    one = nn.functional.one_hot(torch.arange(16) % 3, 3).float()
+    for targets in (right, several, soft, masked):
+        assert "output-loss-mismatch" not in findings(Segmenter(nn.Identity()), nn.BCEWithLogitsLoss(), (x, targets))
+    assert "output-loss-mismatch" not in findings(nn.Linear(6, 3), nn.BCEWithLogitsLoss(), (drawn(16, 6), one))

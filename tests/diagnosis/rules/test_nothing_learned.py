@@ -44,6 +44,14 @@ def penalized(weight):
     return network(), step, (X, LABELS)
 
 
+def sum_of_sizes(weight):
+    def step(model, batch):
+        size = torch.cat([p.flatten() for p in model.parameters() if p.dim() > 1]).abs().sum()
+        return weight * size + F.cross_entropy(model(batch[0]), batch[1])
+
+    return network(), step, (X, LABELS)
+
+
 def uncertain(sign):
     def step(model, batch):
         mean, log_variance = model(batch[0]).unbind(1)
@@ -88,11 +96,19 @@ def verdict(set_up):
     ("set_up", "rule"),
     [
         (lambda: variational(1.0), "term-dominates"),
-        (lambda: penalized(0.5), "term-dominates"),
-        (lambda: uncertain(1.0), "loss-not-decreasing"),
+        (lambda: penalized(0.5), "weight-decay-dominates"),
+        (lambda: penalized(0.2), "weight-decay-dominates"),
+        (lambda: uncertain(1.0), "output-loss-mismatch"),
         (lambda: pairs(0.0), "rank-collapse"),
     ],
-    ids=["KL outweighs the reconstruction", "penalty outweighs the fit", "variance pays for errors", "no negatives"],
+    ids=[
+        "KL outweighs the reconstruction",
+        "penalty",
+        "weaker penalty",
+        "sum of sizes",
+        "variance pays for errors",
+        "no negatives",
+    ],
 )
 def test_found(set_up, rule):
     first = verdict(set_up)[0]
@@ -101,8 +117,129 @@ def test_found(set_up, rule):
 
 @pytest.mark.parametrize(
     "set_up",
-    [lambda: variational(0.01), lambda: penalized(1e-5), lambda: uncertain(-1.0), lambda: pairs(0.6), generated],
-    ids=["a light KL term", "a light penalty", "a variance that divides", "negatives", "a generator"],
+    [
+        lambda: variational(0.01),
+        lambda: penalized(1e-5),
+        lambda: sum_of_sizes(1e-5),
+        lambda: uncertain(-1.0),
+        lambda: pairs(0.6),
+        generated,
+    ],
+    ids=[
+        "a light KL term",
+        "a light penalty",
+        "a light sum of sizes",
+        "a variance that divides",
+        "negatives",
+        "a generator",
+    ],
 )
 def test_sound(set_up):
+    assert not [each for each in verdict(set_up) if each.severity != "note"]
+
+
+def subtracted(sign):
+    """A divergence with a wrong sign, which is added as it should be for a sign of 1."""
+
+    def step(model, x):
+        outputs, mean, log_variance = model(x)
+        kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
+        return F.binary_cross_entropy_with_logits(outputs, x) + 0.01 * sign * kl
+
+    return Autoencoder(), step, PICTURES
+
+
+def weighed(sign):
+    """Laplace's likelihood with a scale that the network gives."""
+
+    def step(model, batch):
+        mean, log_scale = model(batch[0]).unbind(1)
+        return (log_scale + (batch[0].sum(1) - mean).abs() * torch.exp(sign * log_scale)).mean()
+
+    return network(2), step, (X, LABELS)
+
+
+@pytest.mark.parametrize("set_up", [lambda: uncertain(1.0), lambda: weighed(1.0)])
+def test_a_term_that_pays_for_any_answer(set_up):
+    first = verdict(set_up)[0]
+    assert (first.rule, first.severity) == ("output-loss-mismatch", "severe")
+    assert "without a bound" in first.summary
+
+
+@pytest.mark.parametrize("set_up", [lambda: subtracted(1.0), lambda: weighed(-1.0)])
+def test_terms_of_the_right_sign(set_up):
+    assert not [each for each in verdict(set_up) if each.severity != "note"]
+
+
+class Drawn(nn.Module):
+    """An autoencoder with a code that is drawn by a function of mean and standard deviation."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.encoder, self.means, self.logs = nn.Linear(24, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+        self.decoder = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 24))
+        self.draw = draw
+
+    def forward(self, x):
+        h = torch.tanh(self.encoder(x))
+        mean, log_variance = self.means(h), self.logs(h)
+        return self.decoder(self.draw(mean, (log_variance / 2).exp())), mean, log_variance
+
+
+def drawn(draw):
+    def step(model, x):
+        outputs, mean, log_variance = model(x)
+        kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
+        return 20 * (outputs - x).square().sum(1).mean() + kl
+
+    return Drawn(draw), step, PICTURES
+
+
+def without_graph(mean, std):
+    with torch.no_grad():
+        return mean + std * torch.randn_like(std)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda mean, std: torch.distributions.Normal(mean, std).sample(),
+        without_graph,
+        lambda mean, std: (mean + std * torch.randn_like(std)).detach(),
+    ],
+)
+def test_a_code_that_sends_no_gradient_back(draw):
+    first = verdict(lambda: drawn(draw))[0]
+    assert (first.rule, first.layer) == ("no-gradient", "logs")
+    assert first.severity != "note"
+
+
+class Probed(nn.Module):
+    """A classifier whose second output is read from features that are detached on purpose."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.probe = nn.Linear(8, 32), nn.Linear(32, 3), nn.Linear(32, 3)
+
+    def forward(self, x):
+        h = F.relu(self.body(x))
+        return self.head(h), self.probe(h.detach())
+
+
+def probed():
+    def step(model, batch):
+        return sum(F.cross_entropy(each, batch[1]) for each in model(batch[0]))
+
+    return Probed(), step, (X, LABELS)
+
+
+@pytest.mark.parametrize(
+    "set_up",
+    [
+        lambda: drawn(lambda mean, std: torch.distributions.Normal(mean, std).rsample()),
+        lambda: drawn(lambda mean, std: mean + 0.1 * torch.randn_like(std)),
+        probed,
+    ],
+)
+def test_codes_with_a_gradient_and_a_probe(set_up):
     assert not [each for each in verdict(set_up) if each.severity != "note"]

@@ -62,6 +62,8 @@ class OutputFacts:
             not have, or in which targets are one-hot codes.
         normalized_dims: Dimensions over which the outputs, or their exponentials, sum to one.
         share_of_other_sums: Share of the targets, of the same shape, that do not sum to one over these dimensions.
+        turned_codes: The shape in which targets of zeros and ones are one-hot codes, if they are in no dimension of
+            their own shape: they were reshaped.
     """
 
     shape: tuple[int, ...]
@@ -97,6 +99,7 @@ class OutputFacts:
     coded_dim: int | None = None
     normalized_dims: frozenset[int] = frozenset()
     share_of_other_sums: float = 0.0
+    turned_codes: tuple[int, ...] | None = None
 
 
 RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf),
@@ -195,6 +198,7 @@ def output_facts(
         coded_dim=None if target is None else _coded_dim(values, target),
         normalized_dims=normalized,
         share_of_other_sums=0.0 if target is None else _share_of_other_sums(values, target, normalized),
+        turned_codes=None if target is None or target.shape != values.shape else _turned_codes(target),
     )
 
 
@@ -210,6 +214,17 @@ def _coded_dim(outputs: Tensor, target: Tensor) -> int | None:
         without = {dim: (*sizes[:dim], *sizes[dim + 1 :]) for dim in dims if highest < sizes[dim]}
         dims_of_codes = [dim for dim, rest in without.items() if rest == tuple(target.shape)]
     return dims_of_codes[0] if len(dims_of_codes) == 1 else None
+
+
+def _turned_codes(target: Tensor) -> tuple[int, ...] | None:
+    """The shape with the classes moved from the front to the end, or back, in which targets are one-hot codes."""
+    n, *sizes = target.shape
+    if len(sizes) < 2 or not bool(((target == 0) | (target == 1)).all()):
+        return None
+    front, end = (n, *sizes[1:], sizes[0]), (n, sizes[-1], *sizes[:-1])
+    codes = [shape for shape, dim in ((front, -1), (end, 1)) if bool((target.reshape(shape).sum(dim) == 1).all())]
+    is_code = any(bool((target.sum(dim) == 1).all()) for dim in range(1, target.dim()))
+    return codes[0] if codes and not is_code else None
 
 
 def _is_normalized(outputs: Tensor, dim: int) -> bool:

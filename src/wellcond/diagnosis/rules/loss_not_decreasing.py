@@ -8,10 +8,11 @@ from statistics import fmean
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.probes.paired import Paired
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.runs import run_rows
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.diagnosis.trial_result import RISING, Trial
+from wellcond.diagnosis.trial_result import RISING, Attempt, Handful, Trial
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 
@@ -117,24 +118,22 @@ def tells_nothing_apart(evidence: Evidence) -> Iterator[Finding]:
     that of a generator, is not judged.
     """
     trial = evidence.trial
-    own, few = (None, None) if trial is None else (trial.own, trial.few)
-    if trial is None or trial.has_learned or own is None or few is None or own.paired is None or few.paired is None:
+    if trial is None or (runs := without_learning(trial)) is None:
         return
-    if own.paired.gain >= EXCHANGED.at or not NOT_APART.is_severe(few.paired.gain):
-        return
+    own, _, of_own, of_few = runs
     yield Finding(
         rule="loss-not-decreasing",
         severity="severe",
         basis="tried",
         summary=f"the loss goes from {number(trial.loss)} to {number(own.loss)} in {len(own.run.losses)} steps, but "
-        f"nothing is learned of the examples: with the outputs of others it is {number(own.paired.of_others)} instead "
-        f"of {number(own.paired.loss)}. Adam does not tell a handful of them apart either "
-        f"({number(few.paired.of_others)} instead of {number(few.paired.loss)}).",
+        f"nothing is learned of the examples: with the outputs of others it is {number(of_own.of_others)} instead "
+        f"of {number(of_own.loss)}. Adam does not tell a handful of them apart either "
+        f"({number(of_few.of_others)} instead of {number(of_few.loss)}).",
         evidence={
             "loss before": trial.loss,
             "loss after": own.loss,
-            "gain by the right outputs": own.paired.gain,
-            "the same of a handful": few.paired.gain,
+            "gain by the right outputs": of_own.gain,
+            "the same of a handful": of_few.gain,
         },
         limits=NOT_APART.limits(),
         reason="A term that does not ask for the right answer outweighs the one that does, or cuts off what it needs: "
@@ -144,6 +143,16 @@ def tells_nothing_apart(evidence: Evidence) -> Iterator[Finding]:
         "and look for what cuts off a gradient",
         rows=run_rows(trial, own),
     )
+
+
+def without_learning(trial: Trial) -> tuple[Attempt, Handful, Paired, Paired] | None:
+    """The network's own run and that on a handful, with what outputs are worth, if they may be another example's."""
+    own, few = trial.own, trial.few
+    if trial.has_learned or own is None or few is None or own.paired is None or few.paired is None:
+        return None
+    if own.paired.gain >= EXCHANGED.at or not NOT_APART.is_severe(few.paired.gain):
+        return None
+    return own, few, own.paired, few.paired
 
 
 def _ruled_out(evidence: Evidence) -> str:

@@ -18,7 +18,7 @@ from wellcond.results import number
 from wellcond.results.quantities import LOST_UPDATES
 
 LOST = Threshold(
-    "share of the weights with a gradient that ten steps or more leave as they were", 0.5, 0.5,
+    "share of the weights with a gradient that ten steps or more leave as they were", 0.25, 0.5,
     origin="perceptrons that train have less than 0.001 in float32 and 0.1 in bfloat16; at rates that are rounded away "
     "0.8 to 1",
 )  # fmt: skip
@@ -30,7 +30,7 @@ WARM_UP = Condition(
 
 @rule("lost-updates", quantity=LOST_UPDATES)
 def lost_updates(evidence: Evidence) -> Iterator[Finding]:
-    """Most weights are the same after the first steps of the trial, although each has a gradient.
+    """A quarter or more of the weights are the same after the first steps of the trial, although each has a gradient.
 
     A step below half a unit in the last place, 2⁻⁹ of a weight in bfloat16, 2⁻¹² in float16 and 2⁻²⁵ in float32, is
     rounded away. Severe from half of the weights, if the trial does not show that the network trains; otherwise a
@@ -50,7 +50,7 @@ def lost_updates(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="lost-updates",
         layer=own.most_lost.rpartition(".")[0] or own.most_lost,
-        severity="severe" if not trial.trains else "warning",
+        severity="severe" if LOST.is_severe(own.lost) and not trial.trains else "warning",
         basis="tried",
         summary=f"at lr {number(own.lr)} the first steps leave {own.lost:.0%} of the weights as they were, most of "
         f"them in {own.most_lost}, although they have a gradient: the "

@@ -25,6 +25,7 @@ from wellcond.diagnosis.reading import (
     zero_gradients,
 )
 from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.rules.loss_not_decreasing import without_learning
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
 
@@ -418,4 +419,34 @@ def blocked_by_zeros(evidence: Evidence) -> Iterator[Finding]:
         remedy=f"for name in {drawn!r}:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))"
         if drawn
         else f"torch.nn.init.ones_(model.get_parameter({factors.names[0]!r}))",
+    )
+
+
+@rule("no-gradient")
+def cut_before_outputs(evidence: Evidence) -> Iterator[Finding]:
+    """Layers that move an output which sends them no gradient, in a network that learns nothing of its examples.
+
+    A code that is drawn by sample() and not by rsample(), or detached, rounded or taken by an argmax: the encoder gets
+    its gradient from another term alone, such as a KL. Severe if, besides, outputs may as well be another example's
+    after the trial (loss-not-decreasing), and a warning where that is known of its own run only. Where the network
+    learns, a detach() is by design, as before a probe.
+    """
+    trial = evidence.trial
+    if trial is None or trial.has_learned or not trial.cut_off:
+        return
+    is_lost, few = without_learning(trial) is not None, trial.few
+    if not is_lost and few is not None and few.paired is not None:
+        return
+    yield Finding(
+        rule="no-gradient",
+        layer=trial.cut_off[-1],
+        severity="severe" if is_lost else "warning",
+        basis="proven",
+        summary=f"an output changes with the weights of {listed(list(trial.cut_off))}, but sends no gradient to them, "
+        "and nothing is learned of the examples.",
+        evidence={"layers": float(len(trial.cut_off))},
+        reason="Something between them passes values on, but no gradient: sample() where rsample() was meant, a "
+        "detach(), round() or argmax.",
+        remedy="# draw with rsample(), or as mean + std * torch.randn_like(std); leave out the detach() before a layer "
+        "that is to be trained through",
     )

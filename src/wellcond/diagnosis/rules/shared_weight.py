@@ -1,10 +1,11 @@
-"""shared-weight: two layers that hold one and the same weight.
+"""shared-weight: two layers that hold one and the same weight, or two places with one BatchNorm.
 
 Wrong: `nn.ModuleList([layer] * 6)`. Right: `nn.ModuleList([copy.deepcopy(layer) for _ in range(6)])`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torch import nn
@@ -13,6 +14,16 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.reading import listed
 from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results import number
+
+GAP = Threshold(
+    "loss with running statistics / loss with batch statistics, of a network whose BatchNorm is called several times",
+    2.0, math.nan,
+    origin="1.5 for both sides of a siamese network with 32 examples; 3 to 300 where signals differ",
+)  # fmt: skip
+MARGIN = Condition("loss difference / loss of the best constant", 0.1, origin="less is not worth a warning")
+LEARNED = Condition("loss / loss of the best constant", 0.5, origin="below it the network has clearly learned")
 
 
 @rule("shared-weight")
@@ -53,3 +64,39 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
             treatment="own-layers",
             remedy="# make a layer for each place: [make() for _ in range(n)], not [layer] * n",
         )
+
+
+@rule("shared-weight")
+def shared_statistics(evidence: Evidence) -> Iterator[Finding]:
+    """One BatchNorm at several places whose signals differ: its running statistics are a mix that fits none of them.
+
+    After the trial's run they are averaged anew, and the loss with them is more than twice that with each batch's
+    own, and higher by a tenth of a constant's loss. Severe if that with each batch's own is below half of a constant's
+    and the other is not; otherwise a warning. Places that see the same kind of signal, as the two sides of a siamese
+    network, may share one.
+    """
+    trial = evidence.trial
+    norm = None if trial is None else trial.shared_norm
+    if trial is None or norm is None:
+        return
+    constant = trial.loss if trial.constant is None else trial.constant
+    if not norm.running > GAP.warn * norm.batch + MARGIN.at * abs(constant):
+        return
+    is_lost = norm.batch < LEARNED.at * constant < norm.running
+    yield Finding(
+        rule="shared-weight",
+        layer=norm.name,
+        severity="severe" if is_lost else "warning",
+        basis="tried",
+        summary=f"{norm.name} is called {norm.calls} times in a pass, on signals that differ: after the trial the loss "
+        f"is {number(norm.batch)} with the statistics of each batch, and {number(norm.running)} with running ones, "
+        "which evaluation uses.",
+        evidence={
+            "calls": float(norm.calls),
+            "loss with batch statistics": norm.batch,
+            "loss with running statistics": norm.running,
+        },
+        limits=GAP.limits(),
+        reason="Running statistics are one mean and one variance for all calls. In training each call has its own.",
+        remedy="# make a BatchNorm for each place",
+    )

@@ -31,7 +31,7 @@ def term_dominates(evidence: Evidence) -> Iterator[Finding]:
     or less. Severe.
     """
     swamped = None if evidence.trial is None else evidence.trial.swamped
-    if swamped is None or not ALONE.is_severe(swamped.alone / swamped.together):
+    if swamped is None or swamped.are_of_weights or not ALONE.is_severe(swamped.alone / swamped.together):
         return
     yield Finding(
         rule="term-dominates",

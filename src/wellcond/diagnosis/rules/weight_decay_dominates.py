@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.rules.term_dominates import ALONE
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING
 from wellcond.network.norms import is_norm
@@ -85,6 +86,36 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
         "deep network vanishes. Both runs saw the same batches.",
         treatment="less-weight-decay",
         remedy=f'optimizer.param_groups[{index}]["weight_decay"] = {usual_weight_decay(optimizer, group):g}',
+    )
+
+
+@rule("weight-decay-dominates", quantity=TRAINING_LOSS)
+def penalty_dominates(evidence: Evidence) -> Iterator[Finding]:
+    """A term of the loss that depends on the weights alone, and keeps the others from being learned.
+
+    It falls to half or less while what depends on the data does not fall, also if the run goes on for half its length;
+    without it, that falls to 0.75 or less in the same number of steps. Severe.
+    """
+    swamped = None if evidence.trial is None else evidence.trial.swamped
+    if swamped is None or not swamped.are_of_weights or not ALONE.is_severe(swamped.alone / swamped.together):
+        return
+    yield Finding(
+        rule="weight-decay-dominates",
+        severity="severe",
+        basis="tried",
+        summary=f"a penalty of the weights falls from {number(swamped.others_before)} to "
+        f"{number(swamped.others_after)}, while the rest of the loss stays at {number(swamped.together)}; without the "
+        f"penalty it falls from {number(swamped.before)} to {number(swamped.alone)} in the same number of steps.",
+        evidence={
+            "penalty before": swamped.others_before,
+            "penalty after": swamped.others_after,
+            "rest with the penalty": swamped.together,
+            "rest without": swamped.alone,
+        },
+        limits=ALONE.limits(),
+        reason="L + λ‖θ‖² is smallest where ∇L = −2λθ: a strong penalty keeps θ near zero, where the gradient of a "
+        "deep network vanishes.",
+        remedy="# multiply the penalty by 1e-4 or less, or use the optimizer's weight_decay",
     )
 
 

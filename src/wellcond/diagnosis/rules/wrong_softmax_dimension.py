@@ -84,15 +84,17 @@ def not_over_the_classes(evidence: Evidence) -> Iterator[Finding]:
 
     The classes are the only dimension that targets of classes do not have, or the one in which targets are one-hot
     codes. Severe, or a warning if a trial shows that the network trains all the same. Cross-entropies know their
-    classes, and log-probabilities by torch's own function too: they are another rule's.
+    classes, and a softmax over the examples at the end is another rule's.
     """
     inspection = evidence.inspection
     output = None if inspection is None else inspection.output
     if inspection is None or output is None:
         return
-    is_log = output.loss_kind == "nll" and output.tail[:1] not in (("Softmax",), ("LogSoftmax",))
-    classes = output.class_dim if is_log else output.coded_dim
-    if classes is None or not (is_log or output.class_dim is None):
+    is_nll, is_torchs = output.loss_kind == "nll", output.tail[:1] in (("Softmax",), ("LogSoftmax",))
+    if (is_nll and is_torchs and output.tail_dim == 0) or not (is_nll or output.class_dim is None):
+        return
+    classes = output.class_dim if is_nll and not is_torchs else output.coded_dim
+    if classes is None:
         return
     if not output.normalized_dims or classes in output.normalized_dims:
         return

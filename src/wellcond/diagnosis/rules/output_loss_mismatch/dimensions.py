@@ -180,6 +180,28 @@ def turned_by_a_view(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+@rule("output-loss-mismatch")
+def turned_targets(evidence: Evidence) -> Iterator[Finding]:
+    """One-hot targets that were reshaped where two dimensions should be exchanged: (N, H, W, C) read as (N, C, H, W).
+
+    The targets themselves prove it: in the other shape every place has one class, and in their own shape none of the
+    dimensions is that of the classes.
+    """
+    if (both := outputs_of(evidence)) is None or both[1].turned_codes is None:
+        return
+    inspection, output = both
+    before, after = both[1].turned_codes, output.shape
+    yield mismatch(
+        inspection,
+        output,
+        f"the targets of shape {list(after)} are one-hot codes in the shape {list(before)}, but not in their own: a "
+        "view or reshape has scattered the classes of one place over others.",
+        "view and reshape move no numbers; only transpose and permute reorder dimensions.",
+        f"# write targets.permute({', '.join(map(str, _order(before, after)))}) in place of a view or reshape",
+        layer="",
+    )
+
+
 def _order(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
     """Which dimension each one of the result is; those of one size stay in their order."""
     left = list(range(len(before)))

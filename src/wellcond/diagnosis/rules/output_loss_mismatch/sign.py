@@ -9,6 +9,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.reading import outputs_of
 from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.rules.loss_not_decreasing import without_learning
 from wellcond.diagnosis.rules.output_loss_mismatch.mismatch import mismatch, seen_by_loss
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.remedies.loss_code import wrapped_loss
@@ -21,6 +22,11 @@ REWARD = Threshold(
 SOME_NATS = Condition(
     "nats", 0.3, origin="what confident logits may cost beyond the best constant if labels hardly vary"
 )
+
+GOES_ON = Condition(
+    "fall of the loss in the last quarter of a run on a handful / fall in the quarter before", 0.5,
+    origin="1 or more where it falls for ever; an approach to a lowest value has less in every quarter",
+)  # fmt: skip
 
 NEGATIVE = Condition(
     "share of outputs, or targets, below zero", 0.05, origin="one in twenty is no rounding, and no exception"
@@ -134,4 +140,36 @@ def upside_down(evidence: Evidence) -> Iterator[Finding]:
         reason="A loss is least for the best fit, and for a worse one as large as you like; here it is the other way "
         "round: a likelihood or a score is minimized in place of its negative.",
         remedy="# change the sign of the loss, or of its term that is a likelihood or a score",
+    )
+
+
+@rule("output-loss-mismatch")
+def pays_for_any_answer(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that falls below zero without a bound, whatever the answer: a term of it has the wrong sign.
+
+    After the network's own run, and after one on a handful of examples, outputs may as well be another example's
+    (loss-not-decreasing), and yet both losses are below zero, and that of the handful still falls in the last quarter
+    of its run at least half as far as in the one before. A likelihood falls below zero too, but for the right answers
+    only.
+    """
+    trial = evidence.trial
+    if trial is None or (runs := without_learning(trial)) is None:
+        return
+    own, few, _, _ = runs
+    losses = few.run.losses
+    middle, late = (losses[len(losses) * quarter // 4] for quarter in (2, 3))
+    goes_on = late - losses[-1] > GOES_ON.at * (middle - late)
+    if not goes_on or max(own.loss, few.after) >= 0 or few.is_upside_down:
+        return
+    yield Finding(
+        rule="output-loss-mismatch",
+        severity="severe",
+        basis="tried",
+        summary=f"the loss falls without a bound, to {number(own.loss)} in {len(own.run.losses)} steps, and for a "
+        f"handful of examples from {number(few.before)} to {number(few.after)}, but outputs may as well be another "
+        "example's.",
+        evidence={"loss before": trial.loss, "loss after": own.loss, "handful, loss after": few.after},
+        reason="A term that may be as low as you like, whatever the error, has the wrong sign: a log variance without "
+        "a division of the error by the variance, or a divergence or an entropy that is subtracted.",
+        remedy="# look for the term that falls below zero: (y - mean)**2 * exp(-log_var) + log_var, and + for a KL",
     )
