@@ -254,8 +254,12 @@ def test_finished_runs_are_judged_on_held_out_batches() -> None:
 
 
 def test_where_no_rate_beats_a_constant_none_is_suggested() -> None:
-    layers = [layer for _ in range(7) for layer in (nn.Linear(6, 6).double(), nn.Sigmoid())]
-    model = seeded(lambda: nn.Sequential(*layers, nn.Linear(6, 2).double()))
+    def deep() -> nn.Sequential:
+        layers = [layer for _ in range(7) for layer in (nn.Linear(6, 6), nn.Sigmoid())]
+        return nn.Sequential(*layers, nn.Linear(6, 2)).double()
+
+    model = seeded(deep)
+    nn.init.constant_(model[-1].bias[:1], 2.0)  # it begins above a constant, which its biases learn
     _, loader = classifier()
     suggested = suggest_lr(wc.Problem(model, nn.CrossEntropyLoss(), loader), SGD(model.parameters(), lr=0.1))
     assert math.isnan(suggested.lr)

@@ -32,8 +32,9 @@ BELOW, ABOVE = 2, 2
 """Rates below and above the first that begin; as training goes on the best rate falls, so those below it go on."""
 FAR = 3
 """By how many ratios to go down where every rate so far has diverged."""
-MOST_FIRST = 0.75
-"""Share of all steps that runs of the first length may take."""
+MOST_FIRST, MOST_RATES = 0.75, 14
+"""Share of all steps that runs of the first length may take; and the largest number of rates to try, because one that
+diverges at once takes hardly any."""
 FALLBACK = 0.01
 """The first rate where neither the optimizer nor the curvature gives one."""
 LEARNED = 0.005
@@ -157,7 +158,7 @@ class _Race:
 
     def _bracket(self, length: int) -> int | None:
         """The best rate of this length, after others have joined until it has a neighbor on both sides."""
-        while self._cost.u + length < MOST_FIRST * self.max_steps:
+        while self._cost.u + length < MOST_FIRST * self.max_steps and len(self.runs) < MOST_RATES:
             best = self._best(length)
             neighbors = (min(self.runs) - FAR,) if best is None else (best - 1, best + 1)
             missing = [k for k in neighbors if k not in self.runs]
