@@ -68,13 +68,13 @@ def prices(device: str, quick: bool) -> list[dict[str, Any]]:
     for name, build in [*problems(device).items()][: 2 if quick else None]:
         unit = unit_seconds(wc.Problem(build().model, build().loss, next(iter(build().loader))), device)
         for call, function in CALLS.items():
-            problem, said = build(), list[str]()
+            problem, messages = build(), list[str]()
             optimizer = torch.optim.AdamW(problem.model.parameters(), lr=1e-3)
             clock = Clock(device)
             seconds, result = clock(
-                lambda: function(problem, optimizer, progress=lambda what, _: said.append(what))  # noqa: B023
+                lambda: function(problem, optimizer, progress=lambda what, _: messages.append(what))  # noqa: B023
             )
-            planned = [float(found[1].replace(",", "")) for what in said if (found := PLAN.search(what))]
+            planned = [float(match[1].replace(",", "")) for what in messages if (match := PLAN.search(what))]
             rows.append(
                 {"network": name, "call": call, "step_seconds": unit, "planned_u": planned[0] if planned else None,
                  "u": result.cost.u, "seconds": seconds}

@@ -39,9 +39,9 @@ def test_losses_that_differ_by_orders_of_magnitude_are_drawn_by_their_logarithm(
 
 
 def test_keeping_ones_rate_and_no_rate_at_all_are_answers() -> None:
-    kept = SuggestedRate(None, None, Race(RUNS, Choice(2.0, 1.0, 2.0), steps=20, own=2.0, steps_taken=70))
-    assert kept.verdict().startswith("Keep lr = 2: of 5 rates")
-    assert "Rates from 1 to 2 are equally good." in kept.verdict()
+    same = SuggestedRate(None, None, Race(RUNS, Choice(2.0, 1.0, 2.0), steps=20, own=2.0, steps_taken=70))
+    assert same.verdict().startswith("Keep lr = 2: of 5 rates")
+    assert "Rates from 1 to 2 are equally good." in same.verdict()
     none = SuggestedRate(None, None, Race(RUNS, None, steps=20, own=2.0, steps_taken=70, why_none=NO_FALL))
     assert none.verdict().startswith("No rate trains: of those raced, from 0.1 to 20, none lowers the loss")
     assert "wc.diagnose" in none.verdict()

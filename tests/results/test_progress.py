@@ -92,11 +92,11 @@ def test_a_call_that_ends_at_once_shows_nothing() -> None:
 def test_a_diagnosis_says_first_what_it_will_take(terminal: io.StringIO) -> None:
     x = torch.randn(32, 4)
     problem = wc.Problem(nn.Linear(4, 2), nn.CrossEntropyLoss(), (x, x[:, 0].gt(0).long()))
-    said: list[tuple[str, float]] = []
-    diagnosis = wc.diagnose(problem, progress=lambda what, share: said.append((what, share)))
-    plan = next(i for i, (what, _) in enumerate(said) if what.startswith("at most"))
-    assert {what for what, _ in said[:plan]} <= {"inspection", "behavior"}
-    assert diagnosis.cost.u <= float(said[plan][0].split()[2])
+    messages: list[tuple[str, float]] = []
+    diagnosis = wc.diagnose(problem, progress=lambda what, share: messages.append((what, share)))
+    plan = next(i for i, (what, _) in enumerate(messages) if what.startswith("at most"))
+    assert {what for what, _ in messages[:plan]} <= {"inspection", "behavior"}
+    assert diagnosis.cost.u <= float(messages[plan][0].split()[2])
     wc.diagnose(problem)
     assert "training steps, about" in terminal.getvalue()
 

@@ -67,7 +67,7 @@ class StepLoss:
         function: `training_step(model, batch)`.
         batch: A batch, whose other tensors stand in where the loss is asked for other targets.
         targets: Places of the targets among its leaves.
-        model: What a step takes from now and then: every so many calls it may copy the weights to a target network.
+        model: What a step takes from now and then: after some calls it may copy the weights to a target network.
     """
 
     def __init__(self, function: Step, batch: Any, targets: Sequence[int], model: nn.Module | None = None) -> None:

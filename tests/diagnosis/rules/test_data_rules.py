@@ -344,5 +344,5 @@ def test_inputs_that_the_model_scales_itself(
     x, y = table()
     model = Scaling(mean, std, kind(FEATURES, 16))
     problem = wc.Problem(model, nn.CrossEntropyLoss(), [(x * scales + offset, y)])
-    found = [each.rule for each in wc.diagnose(problem, torch.optim.Adam(model.parameters(), 1e-2)).findings]
-    assert ("unscaled-input" in found) == is_reported
+    rules = [each.rule for each in wc.diagnose(problem, torch.optim.Adam(model.parameters(), 1e-2)).findings]
+    assert ("unscaled-input" in rules) == is_reported

@@ -19,8 +19,8 @@ IDS = torch.randint(1, 12, (32, 10), generator=G)
 
 def ill(problem):
     """Rules of severe findings and warnings, without a trial."""
-    found = judged(Evidence(problem, None, inspection=inspect(problem), behavior=behavior(problem)))
-    return {each.rule for each in found if each.severity != "note"}
+    findings = judged(Evidence(problem, None, inspection=inspect(problem), behavior=behavior(problem)))
+    return {each.rule for each in findings if each.severity != "note"}
 
 
 # features that are drawn one after another
