@@ -10,15 +10,17 @@ import torch
 from command import built, run, script, words
 
 import wellcond as wc
+from wellcond.report.races import race_picture
 from wellcond.training.copies import CopyRun
 
 
 @pytest.mark.slow
 def test_the_parts_printed_are_those_of_the_suggestion(tmp_path: Path) -> None:
-    result = run("suggest-lr", f"{script(tmp_path)}:build", "--momentum", 0.5, "--steps", 3)
+    result = run("suggest-lr", f"{script(tmp_path)}:build", "--momentum", 0.5, "--steps", 3, "--limits")
     assert result.exit_code == 0, result.output
     suggestion = wc.suggest_lr(built(), steps=3, momentum=0.5)
-    for part in (suggestion.limit, suggestion.predicted, suggestion.race):
+    assert suggestion.race is not None
+    for part in (suggestion.limit, suggestion.predicted, race_picture(suggestion.race)):
         assert str(part) in result.output
     assert suggestion.verdict() in words(result.output)
 
@@ -50,11 +52,28 @@ def test_the_rate_to_start_with_lowers_the_loss(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("function", ["with_optimizer", "with_adam"])
 def test_an_optimizer_returned_with_the_problem_takes_the_steps(function: str, tmp_path: Path) -> None:
-    result = run("suggest-lr", f"{script(tmp_path)}:{function}", "--steps", 2)
+    result = run("suggest-lr", f"{script(tmp_path)}:{function}", "--steps", 40, "--limits")
     assert result.exit_code == 0, result.output
-    assert "Raced, from these weights" in result.output
+    assert "yours" in result.output
+    assert "Measured, from the curvature" in result.output
     assert ("Predicted, from the architecture" in result.output) == (function == "with_optimizer")
-    assert "Start with lr = " in result.output
+
+
+@pytest.mark.slow
+def test_the_answer_is_short_unless_limits_are_asked_for(tmp_path: Path) -> None:
+    result = run("suggest-lr", f"{script(tmp_path)}:with_optimizer", "--steps", 40, "--max-steps", 80)
+    assert result.exit_code == 0, result.output
+    assert "Measured" not in result.output
+    assert len(result.output.splitlines()) < 24
+
+
+@pytest.mark.slow
+def test_several_weight_decays_make_a_table_and_other_words_are_refused(tmp_path: Path) -> None:
+    path = f"{script(tmp_path)}:with_optimizer"
+    result = run("suggest-lr", path, "--weight-decays", "0,0.1", "--batch-sizes", "4", "--max-steps", 60, "--steps", 30)
+    assert result.exit_code == 0, result.output
+    assert "weight decay" in result.output
+    assert run("suggest-lr", path, "--batch-sizes", "many").exit_code == 2
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from wellcond.learning_rate.race.suggest_lr import planned_steps, suggest_lr
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.results.quantities import COST, MAX_LR, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH
 from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.step_time import MEASURED_STEPS
 
 
 def dense() -> wc.Problem:
@@ -360,7 +361,7 @@ def test_an_interrupt_gives_what_is_known(after: int, monkeypatch: pytest.Monkey
     step, calls = CopyRun.step, count()
 
     def interrupted(run: CopyRun, batch: Any) -> None:
-        if next(calls) >= after:
+        if next(calls) >= MEASURED_STEPS + after:
             raise KeyboardInterrupt
         step(run, batch)
 

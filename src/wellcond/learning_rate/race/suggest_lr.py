@@ -22,7 +22,7 @@ from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.results.progress import announce, shows_progress
 from wellcond.training.copies import CopyTrainer
-from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, unwrapped
+from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, largest_lr, unwrapped
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 from wellcond.training.planned_schedule import MakeScheduler, planned_schedule
 from wellcond.training.step_time import timed_step
@@ -124,8 +124,8 @@ def suggest_lr(
     seconds, _ = timed_step(trainer, 0)
     announce(report, max_steps, max_steps * seconds)
     schedule = None
-    if scheduler is not None:
-        schedule = planned_schedule(scheduler, trainer.start().optimizer, steps)
+    if scheduler is not None and optimizer is not None:
+        schedule = planned_schedule(scheduler, trainer.start(largest_lr(optimizer)).optimizer, steps)
     limits = _limits(problem, [trainer.batch], optimizer, momentum, report)
     try:
         outcome = race(
