@@ -140,7 +140,7 @@ class ArmJob(Job[ArmEnded]):
             return trained(arm, trainer, self.lr, progress), self.lr
         most = shared.screening_race if is_screening else shared.full_race
         racing = most / (most + shared.steps)
-        center = self.lr
+        center = None if self.lr is None or math.isnan(self.lr) else self.lr  # in the screening none may have trained
         if center is None and trainer.optimizer is not None:
             center = abs(largest_lr(trainer.optimizer)) or None  # a negative rate is a fault, not a place to begin
         raced = race(
