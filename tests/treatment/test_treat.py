@@ -25,7 +25,10 @@ from wellcond.remedies.remedy import REMEDIES, remedy
 from wellcond.remedies.setup import Setup
 from wellcond.training.launching.processes import Processes
 from wellcond.training.run import Run
+from wellcond.treatment.arm import Arm
+from wellcond.treatment.arm_job import ArmJob
 from wellcond.treatment.comparison import Comparison
+from wellcond.treatment.conditions import conditions_of
 from wellcond.treatment.treat import treat
 from wellcond.treatment.treatment import TOGETHER, Treatment
 
@@ -235,6 +238,14 @@ def test_two_remedies_can_be_named_together() -> None:
     result = short(classification(model), "adam + batchnorm", optimizer=SGD(model.parameters(), 0.1))
     assert "model = wc.nn.with_norms" in result.arms["adam + batchnorm"].code
     assert "torch.optim.Adam" in result.arms["adam + batchnorm"].code
+
+
+def test_an_arm_that_no_rate_trained_in_the_screening_is_raced_again() -> None:
+    problem, optimizer = sigmoid_before_cross_entropy()
+    conditions = conditions_of(problem, optimizer, 0.9, 3, [0])
+    ended = ArmJob(conditions, Arm("rate"), "begin", 0, math.nan).run(lambda _what, _share: None)
+    assert ended.arm is not None
+    assert ended.arm.best_lr is not None
 
 
 # held-out data

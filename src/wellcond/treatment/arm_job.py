@@ -140,17 +140,18 @@ class ArmJob(Job[ArmEnded]):
             return trained(arm, trainer, self.lr, progress), self.lr
         most = shared.screening_race if is_screening else shared.full_race
         racing = most / (most + shared.steps)
-        center = self.lr
+        center = None if self.lr is None or math.isnan(self.lr) else self.lr  # in the screening none may have trained
         if center is None and trainer.optimizer is not None:
             center = abs(largest_lr(trainer.optimizer)) or None  # a negative rate is a fault, not a place to begin
-        raced = race(
+        outcome = race(
             trainer,
             steps=shared.steps,
             max_steps=most,
             center=center,
             seed=shared.race_seed,
             progress=lambda _what, share: progress("race of learning rates", racing * share),
-        ).lr
+        )
+        raced = outcome.best if math.isnan(outcome.lr) else outcome.lr  # a longer run may leave a plateau
         later: Progress = lambda what, share: progress(what, racing + (1 - racing) * share)  # noqa: E731
         if is_screening:
             return replace(arm, screened=self._screened(trainer, raced, later)), raced
