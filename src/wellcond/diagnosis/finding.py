@@ -37,6 +37,8 @@ class Finding:
         consequences: Other findings that this one explains.
         begins_here: Whether no other finding explains it, whatever the causal graph says of its rule: NaN in the data
             or the weights is there before anything is computed from them.
+        step: Of a recorded run, the step at which it was first seen; None in a diagnosis.
+        until: Of a recorded run, the step at which it was gone; None while it is still there.
 
     Example:
         >>> print(Finding(rule="unscaled-input", severity="severe", basis="measured", summary="inputs reach 1e5."))
@@ -56,6 +58,8 @@ class Finding:
     rows: tuple[Row, ...] = ()
     consequences: tuple[Finding, ...] = ()
     begins_here: bool = field(default=False, repr=False)
+    step: int | None = None
+    until: int | None = None
 
     @property
     def advice(self) -> str:

@@ -201,6 +201,23 @@ STEP_MEMORY: Final = quantity("step_memory", "memory of a step", "bytes")
 """The learning rate of a training run; `lr` is the optimizer's."""
 TRAINED_MAX_LR: Final = quantity("trained_max_lr", "largest stable lr after training", "lr")
 
+# a recorded run
+
+VALIDATION_LOSS: Final = quantity("validation_loss")
+UNCLIPPED_GRADIENT_NORM: Final = quantity("unclipped_gradient_norm", "‖∂L/∂θ‖ before clipping")
+UPDATE_RATIO: Final = quantity("update_ratio", "‖Δθ‖/‖θ‖ of a step")
+UNCLEARED_GRADIENT: Final = quantity("uncleared_gradient", "‖old gradient‖/‖new gradient‖")
+"""Norm of the gradient of earlier steps that a step's first backward pass is added to, over that of the new one."""
+ACCUMULATED: Final = quantity("accumulated", "backward passes of a step", "passes")
+LOSS_SCALE: Final = quantity("loss_scale")
+STATISTICS_GAP: Final = quantity("statistics_gap", "distance of running from batch statistics")
+"""RMS over channels of the distance of a BatchNorm's running mean from the batch's, in running standard deviations,
+and of the logarithm of the ratio of the variances."""
+REPEATED_BATCHES: Final = quantity("repeated_batches", unit="batches")
+"""Recent steps in a row whose batch was one that had just been seen."""
+PROBED_EXAMPLES: Final = quantity("probed_examples", "examples of the last probe", "examples")
+RECORDING_SHARE: Final = quantity("recording_share", "share of time spent on recording")
+
 # what it took
 
 MATVECS: Final = quantity("matvecs", "products", "products")
