@@ -157,7 +157,9 @@ class Allowance:
         for name, saved in state["accounts"].items():
             if name in self.accounts:
                 is_open = self.accounts[name].is_open and saved["is_open"]
-                self.accounts[name] = Account(**saved | {"_took": deque(saved["_took"], maxlen=RECENT), "is_open": is_open})
+                self.accounts[name] = Account(
+                    **saved | {"_took": deque(saved["_took"], maxlen=RECENT), "is_open": is_open}
+                )
 
     def _pay(self, seconds: float) -> None:
         self.wall += seconds

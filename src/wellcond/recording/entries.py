@@ -26,11 +26,17 @@ def entries_of(model: nn.Module, optimizers: Sequence[Optimizer], budget: float)
         }
         for name, module in model.named_modules()
     ]
-    settings = [{"class": type(each).__name__, "groups": list(map(_settings, each.param_groups))} for each in optimizers]
+    settings = [
+        {"class": type(each).__name__, "groups": list(map(_settings, each.param_groups))} for each in optimizers
+    ]
     return {"model": modules, "optimizer": settings[0] if len(settings) == 1 else settings, "budget": budget}
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
     """The settings of a group that are numbers or words."""
-    plain = {name: float(value) if isinstance(value, Tensor) else value for name, value in group.items() if name != "params"}
-    return {name: value for name, value in plain.items() if isinstance(value, (bool, int, float, str, tuple, type(None)))}
+    plain = {
+        name: float(value) if isinstance(value, Tensor) else value for name, value in group.items() if name != "params"
+    }
+    return {
+        name: value for name, value in plain.items() if isinstance(value, (bool, int, float, str, tuple, type(None)))
+    }

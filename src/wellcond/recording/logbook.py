@@ -85,9 +85,7 @@ class Logbook:
 
     def judge(self, step: int) -> None:
         """Apply the rules to everything so far, and tell what began and what ended."""
-        evidence = RunEvidence(
-            self.history, step, self._layers, self._optimizer, self.inspected, self.inspected_at
-        )
+        evidence = RunEvidence(self.history, step, self._layers, self._optimizer, self.inspected, self.inspected_at)
         began, ended = self.course.update(evidence)
         events = [("began", each) for each in began] + [("ended", each) for each in ended]
         if not events:
@@ -116,5 +114,3 @@ class Logbook:
         self.write()
         if self._directory is not None:
             self._mishaps.attempt("files", self._directory.close)
-
-

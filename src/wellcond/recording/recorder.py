@@ -220,7 +220,9 @@ class Recorder:
 
     # one step
 
-    def _record(self, value: Any, batch: Any, number: int | None, indices: Any, ran: float | None, in_hooks: float) -> None:
+    def _record(
+        self, value: Any, batch: Any, number: int | None, indices: Any, ran: float | None, in_hooks: float
+    ) -> None:
         if not self._is_step():
             self._pending.append(value)
             return
@@ -265,7 +267,11 @@ class Recorder:
             loss = sum(known) / len(known)
             self._rows.append(Row(step, "", q.TRAINING_LOSS, loss, ""))
             return self._losses.is_alarming(step, loss)
-        mean = values[0].detach() if len(values) == 1 else torch.stack([torch.as_tensor(v).detach() for v in values]).mean()
+        mean = (
+            values[0].detach()
+            if len(values) == 1
+            else torch.stack([torch.as_tensor(v).detach() for v in values]).mean()
+        )
         self._readings.add(mean, lambda numbers: [Row(step, "", q.TRAINING_LOSS, numbers[0], "")])
         return False
 
