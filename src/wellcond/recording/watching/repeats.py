@@ -12,22 +12,24 @@ from wellcond.network.calling import tensors_in
 
 ENTRIES = 16
 """Entries of a batch, evenly spread, by which it is known again."""
-REMEMBERED = 32
-"""Last batches among which one is looked for."""
+EVERY = 4
+"""Every fourth batch is looked at."""
+REMEMBERED = 8
+"""Batches that were looked at last, among which one is looked for."""
 
 
 class Repeats:
-    """Counts steps in a row whose batch was among the last ones.
+    """Counts steps in a row whose batch was one of the last 32.
 
     Attributes:
-        in_a_row: The number of such steps up to the last batch that was counted.
+        in_a_row: The number of such steps up to the last batch that was looked at.
 
     Example:
         >>> repeats = Repeats()
         >>> for batch in (torch.ones(4), torch.zeros(4), torch.ones(4)):
         ...     repeats.count(sample_of(batch).tolist())
         >>> repeats.in_a_row
-        1
+        4
     """
 
     def __init__(self) -> None:
@@ -37,7 +39,7 @@ class Repeats:
     def count(self, sample: list[float]) -> None:
         """Count a batch, by a sample of it."""
         known = tuple(sample)
-        self.in_a_row = self.in_a_row + 1 if known in self._last else 0
+        self.in_a_row = self.in_a_row + EVERY if known in self._last else 0
         self._last.append(known)
 
 
