@@ -238,13 +238,13 @@ def label_noise_enters_at_1000(record: Record) -> None:
 
 
 @fault("data-changed", 600)
-def images_in_another_layout_from_600(record: Record) -> None:
+def noisy_images_from_600(record: Record) -> None:
     model = mlp(64, 64, 64, 10)
     draw = sampled(32, data()[0])
 
     def batches(step: int) -> Batch:
         x, y = draw(step)
-        return (x.view(-1, 8, 8).transpose(1, 2).flatten(1) if step >= 600 else x), y
+        return (x + 2 * torch.randn_like(x) if step >= 600 else x), y
 
     train(record, model, SGD(model.parameters(), 0.05), batches)
 

@@ -57,7 +57,7 @@ class RowRecorder:
         def hook(gradient: Tensor) -> None:
             if self._is_sampled:
                 old = 0.0 if p.grad is None else float(p.grad.norm())
-                self._new.setdefault(p, float(gradient.norm()))
+                self._new.setdefault(p, float(gradient.detach().norm()))
                 self._old[p] = min(old, self._old.get(p, old))
 
         return hook

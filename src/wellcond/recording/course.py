@@ -149,9 +149,15 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _began_before(cause: Finding, effect: Finding) -> bool:
-    """Whether a cause was there when its effect began, or as good as that."""
+    """Whether a cause was there when its effect began, or as good as that.
+
+    What layers show may come before what the loss shows: units die of a rate before the loss rises.
+    """
     began, ended, step = cause.step or 0, cause.until, effect.step or 0
-    return began <= step + around(step) and (ended is None or step <= ended + around(ended))
+    if effect.rule == "loss-not-decreasing":  # dated from the start, whenever its cause began
+        return True
+    early = step if kind_of(effect.rule) == "symptom" and not cause.layer else around(step)
+    return began <= step + early and (ended is None or step <= ended + around(ended))
 
 
 def _inspected(evidence: RunEvidence) -> Iterable[Finding]:

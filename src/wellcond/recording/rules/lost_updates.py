@@ -59,10 +59,10 @@ def scale_collapses(evidence: RunEvidence) -> Iterator[Finding]:
         f"{round(math.log2(highest / max(now, 1e-300)))} steps were skipped because gradients overflowed{at_layer}.",
         evidence={"loss scale before": highest, "loss scale now": now},
         limits=SCALE.limits(),
-        reason="A step whose gradient is not finite is skipped and the scale is halved; where no scale helps, nothing is "
-        "learned.",
-        remedy="# use torch.autocast(dtype=torch.bfloat16), or compute the layer that overflows in float32; look for NaN "
-        "in the data if the loss is NaN too",
+        reason="A step whose gradient is not finite is skipped and the scale is halved; where no scale helps, nothing "
+        "is learned.",
+        remedy="# use torch.autocast(dtype=torch.bfloat16), or compute the layer that overflows in float32; look for "
+        "NaN in the data if the loss is NaN too",
         step=begin,
     )
 

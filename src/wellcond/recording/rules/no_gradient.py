@@ -45,8 +45,8 @@ def _finding(still: Stillness) -> Finding:
         "around it."
         if still.what == "gradient"
         else "What a layer computes is fixed from then on.",
-        remedy="# if that is not on purpose, look for detach(), no_grad(), a branch that is not taken, or units that are "
-        "all off"
+        remedy="# if that is not on purpose, look for detach(), no_grad(), a branch that is not taken, or units that "
+        "are all off"
         if still.what == "gradient"
         else "optimizer.add_param_group({'params': layer.parameters()})  # the parameters that it does not have"
         if still.what == "update"
