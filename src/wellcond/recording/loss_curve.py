@@ -181,9 +181,10 @@ class LossCurve:
     def _scale_of_rise(self) -> int:
         """The longest block length at which the latest block lies above the lowest by more than noise; 0 if none."""
         values, longest, width = self.series.values, 0, 8
+        sigma = max(self.noise, noise(values[-4096:]))
         while len(values) >= max(FEWEST.at, 3 * width):
             levels = blocks(values, width)
-            within = OF_MEDIAN * noise(values[-256 * width :]) / math.sqrt(width)
+            within = OF_MEDIAN * sigma / math.sqrt(width)
             between = spread(np.diff(levels)) / math.sqrt(2)
             chance = math.sqrt(2 * math.log(len(levels)))
             if levels[-1] - levels[:-1].min() > (SIGNIFICANT.at + chance) * max(within, between):

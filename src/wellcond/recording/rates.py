@@ -21,7 +21,7 @@ def at(series: Series, step: int) -> float:
 def lr_ratio(evidence: RunEvidence, step: int) -> float:
     """The learning rate at a step over the lowest in the half of the run before it; 1 if it is not known."""
     rates = finite(evidence.history.series(LR))
-    first, last = np.searchsorted(rates.steps, (step // 2, step))
+    first, last = np.searchsorted(rates.steps, (step // 2, step)).tolist()
     before = [at(rates, step // 2), *rates.values[first:last].tolist()]
     lowest = min((each for each in before if each > 0), default=math.nan)
     now = max(at(rates, step), at(rates, step + 2))
