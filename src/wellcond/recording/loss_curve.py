@@ -10,7 +10,7 @@ import numpy as np
 
 from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
-from wellcond.recording.levels import OF_MEDIAN, blocks, finite, last_before, median, noise, smooth, spread
+from wellcond.recording.levels import OF_MEDIAN, blocks, finite, last_before, median, middle, noise, smooth, spread
 
 FEWEST = Condition("steps", 24, origin="three blocks of eight: before, and after a rise")
 FIRST = Condition("steps whose median is the loss at the start", 8, origin="before the first fall of most trainings")
@@ -171,6 +171,24 @@ class LossCurve:
         width = max(8, len(half) // 16)
         levels = blocks(half, width)
         return len(levels) > 3 and float(np.std(levels)) < PLATEAU.at * OF_MEDIAN * noise(half) / math.sqrt(width)
+
+    def jump_between(self, first: int, last: int) -> int | None:
+        """The step after one and up to another at which the loss jumps most; None if it does not.
+
+        What is sampled now and then is dated by the loss, which is known at every step, where that shows it.
+        """
+        steps, values = self.series.steps, self.series.values
+        begin, end = np.searchsorted(steps, (first + 1, last + 1)).tolist()
+        begin, end = max(begin, 8), min(end, len(values) - 7)
+        if end <= begin:
+            return None
+        eights = np.lib.stride_tricks.sliding_window_view(values[begin - 8 : end + 7], 8)
+        levels = middle(eights)
+        jumps = levels[8:] - levels[: end - begin]
+        place = int(jumps.argmax())
+        error = OF_MEDIAN * noise(values[max(0, begin - 256) : begin]) * math.sqrt(2 / 8)
+        is_jump = jumps[place] > (SIGNIFICANT.at + math.sqrt(2 * math.log(len(jumps) + 1))) * error
+        return int(steps[begin + place]) if is_jump else None
 
     @cached_property
     def rise(self) -> Rise | None:

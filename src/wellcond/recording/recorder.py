@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.problem.loss.outputs import Loss
@@ -22,7 +22,7 @@ from wellcond.recording.logbook import Logbook, OnFinding
 from wellcond.recording.loss_watch import LossWatch, on_host
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.readings import Readings
-from wellcond.recording.run import Run, read_run
+from wellcond.recording.run import Run
 from wellcond.recording.sampling import Sampling
 from wellcond.recording.watching.repeats import Repeats, sample_of
 from wellcond.results import Row

@@ -44,7 +44,9 @@ def shares_that_rose(evidence: RunEvidence, quantity: str, above: float, by: flo
         before = float(levels.min()) if len(levels) > SAMPLES else now
         if now > above and now - before > by:
             start = last_before(levels > before + BEGINS * (now - before))
-            step = int(series.steps[min(start, len(series) - 1)])
+            start = min(start, len(series) - 1)
+            earlier, first = int(series.steps[max(0, start - 1)]), int(series.steps[start])
+            step = evidence.loss.jump_between(earlier, first) or first
             if evidence.step - step >= LASTING:
                 risen.append(RisenShare(layer, step, before, now))
     yield from sorted(risen, key=lambda each: (each.step, -each.now))

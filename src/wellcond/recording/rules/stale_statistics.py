@@ -23,7 +23,7 @@ GROWTH = Condition(
     "distance / its lowest level so far", 3.0, origin="the spread of small batches is the same all the time"
 )
 APART = Condition("validation loss / training loss", 2.0, origin="running statistics are used in validation alone")
-ENOUGH = Condition("samples", 8, origin="medians of three before and after")
+ENOUGH = Condition("samples", 5, origin="medians of three before and after, which may share one")
 SETTLED = Condition("steps", 100, origin="a momentum of 0.1 forgets the first statistics in some 50 steps")
 
 

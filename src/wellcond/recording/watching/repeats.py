@@ -10,8 +10,9 @@ from torch import Tensor
 
 from wellcond.network.calling import tensors_in
 
-ENTRIES = 16
-"""Entries of a batch, evenly spread, by which it is known again."""
+ENTRIES = 32
+"""Entries of a batch, spread over all of it, by which it is known again."""
+GOLDEN = 0.6180339887498949
 REMEMBERED = 32
 """Last batches among which one is looked for."""
 
@@ -48,4 +49,6 @@ def sample_of(batch: Any) -> Tensor | None:
     if tensor is None or tensor.layout is not torch.strided or not tensor.numel():
         return None
     flat = tensor.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // ENTRIES)][:ENTRIES]
+    # multiples of the golden ratio: even steps would meet the same pixel of every image, which may be background
+    places = torch.arange(1, ENTRIES + 1, device=flat.device, dtype=torch.float64) * GOLDEN % 1 * flat.numel()
+    return flat[places.long()]
