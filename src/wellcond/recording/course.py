@@ -6,15 +6,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from wellcond.diagnosis.causes import KINDS, kind_of
-from wellcond.diagnosis.finding import SEVERITIES, Finding
+from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
 from wellcond.diagnosis.judge import explains
 from wellcond.recording import rules as rules  # registers every rule of a run
+from wellcond.recording.layer_changes import around
 from wellcond.recording.run_rule import RUN_RULES, RunEvidence
-
-FEWEST_STEPS = 50
-SHARE_OF_RUN = 0.1
-"""A finding has ended once it was not seen for a tenth of the run so far, 50 steps at least; what comes back earlier is
-the same finding. In the same way layers at which a rule sees something at about the same time share a finding."""
 
 
 @dataclass
@@ -25,6 +21,8 @@ class _Episode:
     seen: int
     """Last step at which a rule saw it."""
     layers: list[str]
+    reported: Severity | None = None
+    """How severe it was when it was last reported."""
 
     @property
     def is_open(self) -> bool:
@@ -32,24 +30,30 @@ class _Episode:
 
     def holds(self, other: Finding) -> bool:
         """Whether a finding of this rule and layer, or of a layer at which it began at the same time, is this one."""
-        began, until = self.finding.step or 0, self.finding.until
-        step = other.step or 0
+        began, until, step = self.finding.step or 0, self.finding.until, other.step or 0
         if self.finding.rule != other.rule:
             return False
         if other.layer in self.layers:
-            return until is None or step <= until + _patience(until)
-        return self.is_open and abs(step - began) <= _patience(max(step, began))
+            last = began if until is None else until
+            return (self.is_open and other.until is None) or began - around(began) <= step <= last + around(last)
+        return self.is_open and abs(step - began) <= around(max(step, began))
 
     def see(self, other: Finding, step: int) -> None:
         """Take over what is known now; the beginning stays, and the severity is the worst so far."""
         self.seen = step
         if other.layer not in self.layers:
             self.layers.append(other.layer)
-        if other.layer == self.finding.layer:
-            worst = min(self.finding.severity, other.severity, key=SEVERITIES.index)
-            self.finding = replace(other, severity=worst, step=self.finding.step)
+        if other.layer != self.finding.layer or (other.until is not None and other.step != self.finding.step):
+            return
+        worst = min(self.finding.severity, other.severity, key=SEVERITIES.index)
+        self.finding = replace(other, severity=worst, step=self.finding.step)
+
+    def is_news(self) -> bool:
+        """Whether it was not reported, or is worse than it was then."""
+        return self.reported is None or SEVERITIES.index(self.finding.severity) < SEVERITIES.index(self.reported)
 
     def shown(self) -> Finding:
+        """With the names of its other layers."""
         others = [layer for layer in self.layers if layer and layer != self.finding.layer]
         if not others:
             return self.finding
@@ -61,13 +65,18 @@ class _Episode:
 class Course:
     """What the rules say of a run, as it goes on.
 
+    A finding has ended once it was not seen for a tenth of the run so far, 50 steps at least; what comes back earlier
+    is the same finding. In the same way layers at which a rule sees something at about the same time share a finding.
+
     Args:
         ignore: Names of rules that are not applied.
+        earlier: Findings of the same run before it was interrupted.
 
     Example:
         >>> from wellcond.recording.history import History
         >>> from wellcond.results import Row
-        >>> history = History(Row(step, "", "training_loss", 1.0 if step < 9 else float("nan"), "") for step in range(1, 20))
+        >>> losses = [1.0] * 8 + [float("nan")] * 11
+        >>> history = History(Row(step, "", "training_loss", loss, "") for step, loss in enumerate(losses, start=1))
         >>> course = Course()
         >>> began, ended = course.update(RunEvidence(history, step=19))
         >>> began[0].rule, began[0].step, ended
@@ -76,9 +85,13 @@ class Course:
         ([], [])
     """
 
-    def __init__(self, ignore: Collection[str] = ()) -> None:
+    def __init__(self, ignore: Collection[str] = (), earlier: Iterable[Finding] = ()) -> None:
         self._ignore = ignore
-        self._episodes: list[_Episode] = []
+        self._episodes = [
+            _Episode(replace(each, consequences=()), each.step or 0, [each.layer], each.severity)
+            for finding in earlier
+            for each in (finding, *finding.consequences)
+        ]
         self._failures: dict[str, Finding] = {}
 
     @property
@@ -93,10 +106,10 @@ class Course:
             evidence: Every number so far.
 
         Returns:
-            What began and what ended since the last call. What is over by the time it is seen, as a spike, is in both.
+            What began since the last call, or became worse than it was when it was reported; and what ended. What is
+            over by the time it is seen, as a spike, is in both.
         """
-        before = list(self._episodes)
-        was_open = [each for each in before if each.is_open]
+        was_over = {id(each) for each in self._episodes if not each.is_open}
         for finding in self._judged(evidence):
             episode = next((each for each in reversed(self._episodes) if each.holds(finding)), None)
             if episode is None:
@@ -104,10 +117,12 @@ class Course:
             else:
                 episode.see(finding, evidence.step)
         for each in self._episodes:
-            if each.is_open and evidence.step - each.seen > _patience(evidence.step):
+            if each.is_open and evidence.step - each.seen > around(evidence.step):
                 each.finding = replace(each.finding, until=each.seen)
-        began = [each for each in self._episodes if each not in before]
-        ended = [each for each in (*was_open, *began) if not each.is_open]
+        began = [each for each in self._episodes if each.is_news()]
+        ended = [each for each in self._episodes if not each.is_open and id(each) not in was_over]
+        for each in began:
+            each.reported = each.finding.severity
         return [each.shown() for each in began], [each.shown() for each in ended]
 
     def _judged(self, evidence: RunEvidence) -> Iterable[Finding]:
@@ -148,9 +163,15 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _began_before(cause: Finding, effect: Finding) -> bool:
-    """Whether a cause was there when its effect began, or as good as that."""
+    """Whether a cause was there when its effect began, or as good as that.
+
+    What layers show may come before what the loss shows: units die of a rate before the loss rises.
+    """
     began, ended, step = cause.step or 0, cause.until, effect.step or 0
-    return began <= step + _patience(step) and (ended is None or step <= ended + _patience(ended))
+    if effect.rule == "loss-not-decreasing":  # dated from the start, whenever its cause began
+        return True
+    early = step if kind_of(effect.rule) == "symptom" and not cause.layer else around(step)
+    return began <= step + early and (ended is None or step <= ended + around(ended))
 
 
 def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
@@ -159,10 +180,6 @@ def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
         is_symptom = each.basis == "measured" and kind_of(each.rule) in ("symptom", "scale")
         severity = "note" if is_symptom and evidence.loss.is_falling else each.severity
         yield replace(each, severity=severity, step=evidence.inspected_at)
-
-
-def _patience(step: int) -> int:
-    return max(FEWEST_STEPS, int(SHARE_OF_RUN * step))
 
 
 _PLACE = {name: place for place, name in enumerate(KINDS)}

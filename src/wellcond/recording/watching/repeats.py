@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from typing import Any
 
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from wellcond.network.calling import tensors_in
 
-ENTRIES = 16
-"""Entries of a batch, evenly spread, by which it is known again."""
+ENTRIES = 32
+"""Entries of a batch, spread over all of it, by which it is known again."""
+GOLDEN = 0.6180339887498949
 EVERY = 4
 """Every fourth batch is looked at."""
 REMEMBERED = 8
@@ -50,4 +52,10 @@ def sample_of(batch: Any) -> Tensor | None:
     if tensor is None or tensor.layout is not torch.strided or not tensor.numel():
         return None
     flat = tensor.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // ENTRIES)][:ENTRIES]
+    return flat[_places(flat.numel(), flat.device)]
+
+
+@functools.lru_cache(maxsize=8)
+def _places(size: int, device: torch.device) -> Tensor:
+    """Multiples of the golden ratio: even steps would meet the same pixel of every image, which may be background."""
+    return (torch.arange(1, ENTRIES + 1, device=device, dtype=torch.float64) * GOLDEN % 1 * size).long()
