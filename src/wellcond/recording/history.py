@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,13 +65,61 @@ class History:
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self._growing: dict[str, dict[str, _Growing]] = {}
+        self._units: dict[str, str] = {}
         self.add(rows)
+
+    @classmethod
+    def of_columns(
+        cls,
+        steps: NDArray[np.int64],
+        values: NDArray[np.float64],
+        layers: tuple[NDArray[np.int32], Sequence[str]],
+        quantities: tuple[NDArray[np.int32], Sequence[str]],
+        units: Mapping[str, str] | None = None,
+    ) -> History:
+        """A history of millions of rows at once.
+
+        Args:
+            steps: (n,), in the order in which they were recorded.
+            values: (n,).
+            layers: Index of every row's layer, (n,), and the names of the layers.
+            quantities: Index of every row's quantity, (n,), and the names of the quantities.
+            units: Unit by quantity.
+
+        Returns:
+            The history. If a number was recorded twice at one step, the later one counts.
+
+        Example:
+            >>> steps, values, zeros = np.array([1, 2]), np.array([2.3, 2.1]), np.zeros(2, np.int32)
+            >>> history = History.of_columns(steps, values, (zeros, [""]), (zeros, ["training_loss"]))
+            >>> history.series("training_loss").values.tolist()
+            [2.3, 2.1]
+        """
+        history = cls()
+        history._units = dict(units or {})
+        keys = quantities[0].astype(np.int64) * len(layers[1]) + layers[0]
+        order = _stable_order(keys)
+        keys, steps, values = keys[order], steps[order], values[order]
+        is_same = keys[1:] == keys[:-1]
+        if np.any(is_same & (steps[1:] <= steps[:-1])):  # a step came late, or again
+            order = np.lexsort((steps, keys))  # stable: of equal ones the last is the later
+            keys, steps, values = keys[order], steps[order], values[order]
+            is_last = np.append((keys[1:] != keys[:-1]) | (steps[1:] != steps[:-1]), True)
+            keys, steps, values = keys[is_last], steps[is_last], values[is_last]
+            is_same = keys[1:] == keys[:-1]
+        starts = np.flatnonzero(np.append(True, ~is_same)) if len(keys) else np.empty(0, np.int64)
+        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)], strict=True) if len(keys) else ():
+            quantity, layer = divmod(int(keys[start]), len(layers[1]))
+            growing = _Growing(steps[start:end], values[start:end], end - start)
+            history._growing.setdefault(quantities[1][quantity], {})[layers[1][layer]] = growing
+        return history
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append rows of later steps; rows without a step are not part of the history."""
-        for step, layer, quantity, value, _unit in rows:
+        for step, layer, quantity, value, unit in rows:
             if step is not None:
                 self._growing.setdefault(quantity, {}).setdefault(layer, _Growing()).append(step, value)
+                self._units[quantity] = unit
 
     def series(self, quantity: str, layer: str = "") -> Series:
         """One quantity of one layer, "" for the whole network; empty if it was never measured."""
@@ -85,3 +133,51 @@ class History:
     def quantities(self) -> Iterator[str]:
         """The names of all quantities."""
         yield from self._growing
+
+    def unit(self, quantity: str) -> str:
+        """The unit of a quantity's numbers, or ""."""
+        return self._units.get(quantity, "")
+
+    @property
+    def last_step(self) -> int:
+        """The last step of all series; 0 if there is none.
+
+        Example:
+            >>> History([Row(7, "", "lr", 0.1, "")]).last_step, History().last_step
+            (7, 0)
+        """
+        return max((int(series.steps[-1]) for _, _, series in self), default=0)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return sum(len(series) for _, _, series in self)
+
+    def __iter__(self) -> Iterator[tuple[str, str, Series]]:
+        """Quantity, layer and series of each."""
+        for quantity, layers in self._growing.items():
+            for layer, growing in layers.items():
+                yield quantity, layer, growing.series()
+
+    def rows(self) -> list[Row]:
+        """Every number, by step.
+
+        Example:
+            >>> History([Row(1, "", "training_loss", 2.3, ""), Row(1, "fc", "weight_norm", 4.0, "")]).rows()
+            [Row(step=1, layer='', quantity='training_loss', value=2.3, unit=''),
+             Row(step=1, layer='fc', quantity='weight_norm', value=4.0, unit='')]
+        """
+        rows = [
+            Row(step, layer, quantity, value, self.unit(quantity))
+            for quantity, layer, series in self
+            for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True)
+        ]
+        return sorted(rows, key=lambda row: row.step or 0)
+
+
+def _stable_order(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`np.argsort(keys, kind="stable")` of integers from 0, by their halves: sixteen bits are sorted in linear time."""
+    order = np.argsort(keys.astype(np.uint16), kind="stable")
+    for shift in range(16, int(keys.max(initial=0)).bit_length(), 16):
+        digits = (keys >> shift).astype(np.uint16)
+        order = order[np.argsort(digits[order], kind="stable")]
+    return order
