@@ -28,8 +28,8 @@ class Module:
 
 
 def run_name(run: Run) -> str:
-    """The folder of a run, or words if it is only in memory."""
-    return "recorded run" if run.path is None else str(run.path)
+    """The end of a run's path, such as runs/a; or words if it is only in memory."""
+    return "recorded run" if run.path is None else "/".join(run.path.parts[-2:])
 
 
 def modules(run: Run) -> dict[str, Module]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -33,9 +34,19 @@ class Recorded:
     notes: tuple[str, ...]
 
 
-def read_rows(folder: Path) -> Recorded:
-    """Read all files of rows; those that are damaged, or are not ours, are left out and named."""
-    tables, notes = _tables(folder)
+Tables = dict[Path, "pyarrow.Table"]
+"""Rows of files that were read."""
+
+
+def read_rows(folder: Path, known: Tables | None = None, read: Callable[[Path], pyarrow.Table] = read_table) -> Recorded:
+    """Read all files of rows; those that are damaged, or are not ours, are left out and named.
+
+    Args:
+        folder: The folder of these files.
+        known: Files that were read before, which are not read again; afterwards those of this time.
+        read: Reads a file.
+    """
+    tables, notes = _tables(folder, {} if known is None else known, read)
     foreign = [path.name for path in folder.glob("*.parquet") if not NAME.fullmatch(path.name)]
     notes += [f"{name} was left out: its name is not that of a segment." for name in sorted(foreign)]
     steps = _column(tables, "step", np.int64)
@@ -46,9 +57,22 @@ def read_rows(folder: Path) -> Recorded:
     return Recorded(history, _times(steps, _column(tables, "time", np.float64)), tuple(notes))
 
 
-def _tables(folder: Path) -> tuple[list[pyarrow.Table], list[str]]:
+def read_ends(path: Path) -> pyarrow.Table:
+    """The rows of a file that belong to the whole network, and the last one of every other series."""
+    table = read_table(path)
+    layers, names = _coded([table], "layer")
+    series = _coded([table], "quantity")[0].astype(np.int64) * len(names) + layers
+    last = np.full(series.max(initial=0) + 1, -1)
+    last[series] = np.arange(len(series))  # of equal places the last one counts
+    stays = layers == (names.index("") if "" in names else -1)
+    stays[last[last >= 0]] = True
+    return table.filter(stays)
+
+
+def _tables(
+    folder: Path, tables: Tables, read: Callable[[Path], pyarrow.Table]
+) -> tuple[list[pyarrow.Table], list[str]]:
     """The rows of every file that no other one covers. A file that was merged meanwhile is read as what it became."""
-    tables: dict[Path, pyarrow.Table] = {}
     damaged: dict[Path, str] = {}
     current: list[Path] = []
     for _ in range(LISTINGS):
@@ -58,7 +82,7 @@ def _tables(folder: Path) -> tuple[list[pyarrow.Table], list[str]]:
                 if path in damaged or (current and covers(current[-1], path)):
                     continue
                 try:
-                    tables[path] = tables[path] if path in tables else read_table(path)
+                    tables[path] = tables[path] if path in tables else read(path)
                     current.append(path)
                 except FileNotFoundError:
                     raise
@@ -67,6 +91,8 @@ def _tables(folder: Path) -> tuple[list[pyarrow.Table], list[str]]:
         except FileNotFoundError:
             continue
         break
+    for path in tables.keys() - set(current):
+        del tables[path]
     return [tables[path] for path in current], list(damaged.values())
 
 
