@@ -71,6 +71,9 @@ if TYPE_CHECKING:
     from wellcond.treatment.treat import treat
     from wellcond.treatment.treatment import Treatment
 
+    # over training
+    from wellcond.recording.run import Run, read_run
+
 __all__ = [
     "BNP",
     "GGN",
@@ -113,6 +116,7 @@ __all__ = [
     "RateTable",
     "Result",
     "Row",
+    "Run",
     "ScaleAmendedSGD",
     "Spectrum",
     "SuggestedRate",
@@ -141,6 +145,7 @@ __all__ = [
     "nn",
     "numerical_rank",
     "optim",
+    "read_run",
     "remedy",
     "rule",
     "spectrum",
@@ -171,6 +176,8 @@ _ON_DEMAND = {
     "lr_table": "wellcond.learning_rate.race.rate_table",
     "suggest_lr": "wellcond.learning_rate.race.suggest_lr",
     "SuggestedRate": "wellcond.learning_rate.race.suggested_rate",
+    "Run": "wellcond.recording.run",
+    "read_run": "wellcond.recording.run",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,14 @@ class _Growing:
     values: NDArray[np.float64] = field(default_factory=lambda: np.empty(16))
     length: int = 0
 
+    @classmethod
+    def of(cls, steps: NDArray[np.int64], values: NDArray[np.float64]) -> _Growing:
+        if np.any(steps[1:] <= steps[:-1]):  # a step came late, or again: of equal ones the last counts
+            order = np.argsort(steps, kind="stable")
+            order = order[np.append(np.diff(steps[order]) > 0, True)]
+            steps, values = steps[order], values[order]
+        return cls(steps, values, len(steps))
+
     def append(self, step: int, value: float) -> None:
         if self.length == len(self.steps):
             self.steps = np.concatenate((self.steps, np.empty_like(self.steps)))
@@ -52,6 +61,20 @@ class _Growing:
 
     def series(self) -> Series:
         return Series(self.steps[: self.length], self.values[: self.length])
+
+
+class Columns(NamedTuple):
+    """Rows as arrays.
+
+    Attributes:
+        steps: (n,).
+        values: (n,).
+        series: (n,), which series each row belongs to.
+    """
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+    series: NDArray[np.integer]
 
 
 class History:
@@ -70,48 +93,42 @@ class History:
 
     @classmethod
     def of_columns(
-        cls,
-        steps: NDArray[np.int64],
-        values: NDArray[np.float64],
-        layers: tuple[NDArray[np.int32], Sequence[str]],
-        quantities: tuple[NDArray[np.int32], Sequence[str]],
-        units: Mapping[str, str] | None = None,
+        cls, parts: Sequence[Columns], names: Sequence[tuple[str, str]], units: Mapping[str, str] | None = None
     ) -> History:
         """A history of millions of rows at once.
 
         Args:
-            steps: (n,), in the order in which they were recorded.
-            values: (n,).
-            layers: Index of every row's layer, (n,), and the names of the layers.
-            quantities: Index of every row's quantity, (n,), and the names of the quantities.
+            parts: The rows in the order in which they were recorded; parts that fit into a cache are sorted fastest.
+            names: Quantity and layer of each series.
             units: Unit by quantity.
 
         Returns:
             The history. If a number was recorded twice at one step, the later one counts.
 
         Example:
-            >>> steps, values, zeros = np.array([1, 2]), np.array([2.3, 2.1]), np.zeros(2, np.int32)
-            >>> history = History.of_columns(steps, values, (zeros, [""]), (zeros, ["training_loss"]))
-            >>> history.series("training_loss").values.tolist()
+            >>> part = Columns(np.array([1, 2]), np.array([2.3, 2.1]), np.array([0, 0]))
+            >>> History.of_columns([part], [("training_loss", "")]).series("training_loss").values.tolist()
             [2.3, 2.1]
         """
         history = cls()
         history._units = dict(units or {})
-        keys = quantities[0].astype(np.int64) * len(layers[1]) + layers[0]
-        order = _stable_order(keys)
-        keys, steps, values = keys[order], steps[order], values[order]
-        is_same = keys[1:] == keys[:-1]
-        if np.any(is_same & (steps[1:] <= steps[:-1])):  # a step came late, or again
-            order = np.lexsort((steps, keys))  # stable: of equal ones the last is the later
-            keys, steps, values = keys[order], steps[order], values[order]
-            is_last = np.append((keys[1:] != keys[:-1]) | (steps[1:] != steps[:-1]), True)
-            keys, steps, values = keys[is_last], steps[is_last], values[is_last]
-            is_same = keys[1:] == keys[:-1]
-        starts = np.flatnonzero(np.append(True, ~is_same)) if len(keys) else np.empty(0, np.int64)
-        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)], strict=True) if len(keys) else ():
-            quantity, layer = divmod(int(keys[start]), len(layers[1]))
-            growing = _Growing(steps[start:end], values[start:end], end - start)
-            history._growing.setdefault(quantities[1][quantity], {})[layers[1][layer]] = growing
+        counts = np.zeros(len(names), np.int64)
+        for part in parts:
+            counts += np.bincount(part.series, minlength=len(names))
+        ends = np.cumsum(counts)
+        steps, values = np.empty(counts.sum(), np.int64), np.empty(counts.sum())
+        free = ends - counts  # where the next row of each series goes
+        for part in parts:
+            order = _stable_order(part.series)
+            series = part.series[order]
+            lengths = np.bincount(series, minlength=len(names))
+            places = np.arange(len(series)) + (free - np.cumsum(lengths) + lengths)[series]
+            steps[places], values[places] = part.steps[order], part.values[order]
+            free += lengths
+        for (quantity, layer), start, end in zip(names, (ends - counts).tolist(), ends.tolist(), strict=True):
+            if end > start:
+                growing = _Growing.of(steps[start:end], values[start:end])
+                history._growing.setdefault(quantity, {})[layer] = growing
         return history
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -174,10 +191,10 @@ class History:
         return sorted(rows, key=lambda row: row.step or 0)
 
 
-def _stable_order(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`np.argsort(keys, kind="stable")` of integers from 0, by their halves: sixteen bits are sorted in linear time."""
-    order = np.argsort(keys.astype(np.uint16), kind="stable")
-    for shift in range(16, int(keys.max(initial=0)).bit_length(), 16):
-        digits = (keys >> shift).astype(np.uint16)
+def _stable_order(codes: NDArray[np.integer]) -> NDArray[np.int64]:
+    """`np.argsort(codes, kind="stable")` of numbers from 0, by sixteen bits at a time, which takes linear time."""
+    order = np.argsort(codes.astype(np.uint16), kind="stable")
+    for shift in range(16, int(codes.max(initial=0)).bit_length(), 16):
+        digits = (codes >> shift).astype(np.uint16)
         order = order[np.argsort(digits[order], kind="stable")]
     return order

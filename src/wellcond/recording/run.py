@@ -81,12 +81,11 @@ class Run(Result):
     def seconds(self) -> float:
         """Time from the start of each life to its last row, together."""
         lives = self.manifest.get("lives", ())
-        starts = [life["first_step"] for life in lives]
-        ends = [*starts[1:], self.last_step + 1]
+        ends = [*(life["first_step"] for life in lives[1:]), self.last_step + 1]
         total = 0.0
-        for life, start, end in zip(lives, starts, ends, strict=True):
-            times = self.times.values[(self.times.steps >= start) & (self.times.steps < end)]
-            total += max(float(times[-1]) - life["started"], 0.0) if len(times) else 0.0
+        for life, end in zip(lives, ends, strict=False):  # without lives there is an end too many
+            times = self.times.values[(self.times.steps >= life["first_step"]) & (self.times.steps < end)]
+            total += float(times[-1]) - life["started"] if len(times) else 0.0
         return total
 
     def rows(self, step: int | None = None) -> list[Row]:
@@ -128,11 +127,10 @@ class Run(Result):
             return f"Nothing was found in {steps}{noted}."
         worst = faults[0]
         where = f" at {worst.layer}" if worst.layer and worst.layer not in worst.summary else ""
-        since = f" from step {worst.step:,}" if worst.step is not None else ""
-        until = f" to {worst.until:,}" if worst.until is not None else ""
+        when = f", {worst.when}" if worst.when else ""
         others = len(faults) - 1
         more = f" {others} more {'was' if others == 1 else 'were'} found in {steps}." if others else ""
-        return sentence(f"{worst.severity} ({worst.rule}{where},{since}{until}): {worst.summary}") + more
+        return sentence(f"{worst.severity} ({worst.rule}{where}{when}): {worst.summary}") + more
 
 
 def read_run(path: str | Path) -> Run:

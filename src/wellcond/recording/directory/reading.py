@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wellcond.recording.directory.segments import LISTINGS, NAME, covers, listed, read_table
-from wellcond.recording.history import History, Series
+from wellcond.recording.history import EMPTY, Columns, History, Series
 
 if TYPE_CHECKING:
     import pyarrow
-
-Number = TypeVar("Number", np.int64, np.float64)
 
 
 @dataclass(frozen=True)
@@ -34,45 +31,24 @@ class Recorded:
     notes: tuple[str, ...]
 
 
-Tables = dict[Path, "pyarrow.Table"]
-"""Rows of files that were read."""
-
-
-def read_rows(folder: Path, known: Tables | None = None, read: Callable[[Path], pyarrow.Table] = read_table) -> Recorded:
-    """Read all files of rows; those that are damaged, or are not ours, are left out and named.
-
-    Args:
-        folder: The folder of these files.
-        known: Files that were read before, which are not read again; afterwards those of this time.
-        read: Reads a file.
-    """
-    tables, notes = _tables(folder, {} if known is None else known, read)
-    foreign = [path.name for path in folder.glob("*.parquet") if not NAME.fullmatch(path.name)]
-    notes += [f"{name} was left out: its name is not that of a segment." for name in sorted(foreign)]
-    steps = _column(tables, "step", np.int64)
-    quantities = _coded(tables, "quantity")
-    history = History.of_columns(
-        steps, _column(tables, "value", np.float64), _coded(tables, "layer"), quantities, _units(tables)
+def read_rows(folder: Path) -> Recorded:
+    """Read all files of rows; those that are damaged, or are not ours, are left out and named."""
+    reader = _Reader()
+    parts, notes = _parts(folder, reader)
+    foreign = sorted(path.name for path in folder.glob("*.parquet") if not NAME.fullmatch(path.name))
+    notes += [f"{name} was left out: it is no file of this run." for name in foreign]
+    history = History.of_columns([part.columns for part in parts], list(reader.series), reader.units)
+    times = [part.times for part in parts] or [EMPTY]
+    return Recorded(
+        history,
+        Series(np.concatenate([each.steps for each in times]), np.concatenate([each.values for each in times])),
+        tuple(notes),
     )
-    return Recorded(history, _times(steps, _column(tables, "time", np.float64)), tuple(notes))
 
 
-def read_ends(path: Path) -> pyarrow.Table:
-    """The rows of a file that belong to the whole network, and the last one of every other series."""
-    table = read_table(path)
-    layers, names = _coded([table], "layer")
-    series = _coded([table], "quantity")[0].astype(np.int64) * len(names) + layers
-    last = np.full(series.max(initial=0) + 1, -1)
-    last[series] = np.arange(len(series))  # of equal places the last one counts
-    stays = layers == (names.index("") if "" in names else -1)
-    stays[last[last >= 0]] = True
-    return table.filter(stays)
-
-
-def _tables(
-    folder: Path, tables: Tables, read: Callable[[Path], pyarrow.Table]
-) -> tuple[list[pyarrow.Table], list[str]]:
+def _parts(folder: Path, reader: _Reader) -> tuple[list[_Part], list[str]]:
     """The rows of every file that no other one covers. A file that was merged meanwhile is read as what it became."""
+    parts: dict[Path, _Part] = {}
     damaged: dict[Path, str] = {}
     current: list[Path] = []
     for _ in range(LISTINGS):
@@ -82,7 +58,7 @@ def _tables(
                 if path in damaged or (current and covers(current[-1], path)):
                     continue
                 try:
-                    tables[path] = tables[path] if path in tables else read(path)
+                    parts[path] = parts[path] if path in parts else reader.read(path)
                     current.append(path)
                 except FileNotFoundError:
                     raise
@@ -91,35 +67,54 @@ def _tables(
         except FileNotFoundError:
             continue
         break
-    for path in tables.keys() - set(current):
-        del tables[path]
-    return [tables[path] for path in current], list(damaged.values())
+    return [parts[path] for path in current], list(damaged.values())
 
 
-def _column(tables: list[pyarrow.Table], name: str, dtype: type[Number]) -> NDArray[Number]:
-    return np.concatenate([np.empty(0, dtype), *(table[name].to_numpy() for table in tables)])
+class _Part(NamedTuple):
+    """The rows of one file, and the times at which they were written, by the first of their steps."""
+
+    columns: Columns
+    times: Series
 
 
-def _coded(tables: list[pyarrow.Table], name: str) -> tuple[NDArray[np.int32], list[str]]:
-    """A column of names as indices, and the names in the order in which they first come."""
-    indices: dict[str, int] = {}
-    coded = [np.empty(0, np.int32)]
-    for chunk in (chunk for table in tables for chunk in table[name].chunks):
-        mapping = [indices.setdefault(text, len(indices)) for text in chunk.dictionary.to_pylist()]
-        coded.append(np.array(mapping, np.int32)[chunk.indices.to_numpy(zero_copy_only=False)])
-    return np.concatenate(coded), list(indices)
+class _Reader:
+    """Reads files, and numbers the series in them in the order in which they first come."""
+
+    def __init__(self) -> None:
+        self.series: dict[tuple[str, str], int] = {}
+        self.units: dict[str, str] = {}
+
+    def read(self, path: Path) -> _Part:
+        table = read_table(path).unify_dictionaries().combine_chunks()
+        quantities, layers, units = (_indices(table, name) for name in ("quantity", "layer", "unit"))
+        steps, values, times = (table[name].to_numpy() for name in ("step", "value", "time"))
+        changes = np.flatnonzero(np.diff(times, prepend=np.nan))
+        first = _first_of_each(quantities[0], len(quantities[1]))
+        self.units |= {quantities[1][i]: units[1][units[0][row]] for i, row in first.items()}
+        return _Part(Columns(steps, values, self._numbered(quantities, layers)), Series(steps[changes], times[changes]))
+
+    def _numbered(self, quantities: Coded, layers: Coded) -> NDArray[np.int32]:
+        """The number of each row's series."""
+        local = quantities[0] * len(layers[1]) + layers[0]
+        numbers = np.zeros(len(quantities[1]) * len(layers[1]), np.int32)
+        for code in np.flatnonzero(np.bincount(local, minlength=len(numbers))).tolist():
+            quantity, layer = divmod(code, len(layers[1]))
+            numbers[code] = self.series.setdefault((quantities[1][quantity], layers[1][layer]), len(self.series))
+        numbered: NDArray[np.int32] = numbers[local]
+        return numbered
 
 
-def _units(tables: list[pyarrow.Table]) -> dict[str, str]:
-    """The unit of each quantity."""
-    units: dict[str, str] = {}
-    for table in tables:
-        pairs = table.select(["quantity", "unit"]).group_by(["quantity", "unit"]).aggregate([])
-        units |= dict(zip(pairs["quantity"].to_pylist(), pairs["unit"].to_pylist(), strict=True))
-    return units
+Coded = tuple[NDArray[np.int32], list[str]]
+"""A column of names: the index of each, and the names."""
 
 
-def _times(steps: NDArray[np.int64], times: NDArray[np.float64]) -> Series:
-    """The rows at which the time changes: one of each append."""
-    starts = np.flatnonzero(np.diff(times, prepend=np.nan) != 0)
-    return Series(steps[starts], times[starts])
+def _indices(table: pyarrow.Table, name: str) -> Coded:
+    column = table[name].combine_chunks()
+    return column.indices.to_numpy(), column.dictionary.to_pylist()
+
+
+def _first_of_each(codes: NDArray[np.int32], count: int) -> dict[int, int]:
+    """The first row that has each of the codes."""
+    first = np.full(count, -1)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    return {code: row for code, row in enumerate(first.tolist()) if row >= 0}
