@@ -14,7 +14,7 @@ from wellcond.errors import MissingExtra
 from wellcond.recording.directory import findings_log
 from wellcond.recording.directory import manifest as manifests
 from wellcond.recording.directory.lock import is_locked
-from wellcond.recording.directory.reading import Recorded, Tables, read_ends, read_rows
+from wellcond.recording.directory.reading import EndsReader, Recorded, read_rows
 from wellcond.recording.directory.run_directory import ROWS
 from wellcond.recording.history import EMPTY, History, Series
 from wellcond.results import Result, Row
@@ -184,7 +184,7 @@ class Follower:
 
     def __init__(self, path: str | Path) -> None:
         self._folder = Path(path).expanduser().absolute()
-        self._tables: Tables = {}
+        self._reader = EndsReader()
         self._lives = 0
 
     def read(self) -> Run:
@@ -194,9 +194,9 @@ class Follower:
     def _rows(self) -> Recorded:
         lives = len(manifests.read_manifest(self._folder)["lives"])
         if lives != self._lives:  # a resumed run may have dropped rows
-            self._tables.clear()
+            self._reader = EndsReader()
         self._lives = lives
-        return read_rows(self._folder / ROWS, self._tables, read_ends)
+        return read_rows(self._folder / ROWS, self._reader)
 
 
 def _read(folder: Path, read: Callable[[], Recorded]) -> Run:

@@ -113,18 +113,6 @@ def headline(finding: Finding) -> str:
     return f"{finding.rule} at {named(finding.layer)}" if finding.layer else finding.rule
 
 
-def when(finding: Finding) -> str:
-    """The steps of a recorded run at which it was there; "" for a diagnosis, which has no steps.
-
-    Example:
-        >>> when(Finding(rule="loss-spike", severity="warning", summary="", step=700, until=720))
-        'steps 700 to 720'
-    """
-    if finding.step is None:
-        return ""
-    return f"since step {finding.step:,}" if finding.until is None else f"steps {finding.step:,} to {finding.until:,}"
-
-
 def numbers(finding: Finding) -> dict[str, str]:
     """The evidence and the limits that it was compared with, each number to three digits."""
     entries = {**finding.evidence, **finding.limits}

@@ -19,7 +19,7 @@ from wellcond.report.findings import by_layer, worst, worst_of
 from wellcond.report.manifests import run_name, state
 from wellcond.report.strips import Strip
 from wellcond.report.terminal import SEVERITY_COLORS, TERMINAL_MARKS, new_table
-from wellcond.report.text import clipped, headline, when
+from wellcond.report.text import clipped, headline
 from wellcond.results import number
 from wellcond.results import quantities as q
 from wellcond.results.text import duration, shortened
@@ -76,7 +76,7 @@ def sparkline(series: Series, width: int = MOST_BLOCKS) -> str:
 
     Example:
         >>> sparkline(Series(np.arange(6), np.array([6.0, 6.0, 3.0, 3.0, 1.0, math.nan])), width=3)
-        '█▄!'
+        '█▅!'
     """
     starts = np.linspace(0, len(series), min(width, len(series)), endpoint=False).astype(np.int64)
     means = np.add.reduceat(series.values, starts) / np.diff(starts, append=len(series))
@@ -95,7 +95,7 @@ def _rate(run: Run) -> Iterator[Text]:
     share = float(rate.values[-1] / limit.values[-1])
     color = "red" if share > 1 else "green"
     line.append(bar(min(share, 1.0), RATE_BAR).ljust(RATE_BAR), style=color)
-    line.append(f"  {number(float(rate.values[-1]))}, ").append(f"{share:.0%}", style=f"bold {color}")
+    line.append(f"  {number(float(rate.values[-1]))}, ").append(f"{100 * share:.0f} %", style=f"bold {color}")
     yield line.append(f" of its limit {number(float(limit.values[-1]))}, measured at step {limit.steps[-1]:,}")
 
 
@@ -155,7 +155,7 @@ def _layers(run: Run) -> Iterator[RenderableType]:
 def _cell(name: str, numbers: Mapping[str, float]) -> str:
     if name not in numbers:
         return ""
-    return f"{numbers[name]:.0%}" if name in SHARES and math.isfinite(numbers[name]) else number(numbers[name])
+    return f"{100 * numbers[name]:.0f} %" if name in SHARES and math.isfinite(numbers[name]) else number(numbers[name])
 
 
 def _findings(run: Run) -> Iterator[RenderableType]:
@@ -168,7 +168,7 @@ def _findings(run: Run) -> Iterator[RenderableType]:
         table.add_column(ratio=1)
         for each in newest[:MOST_FINDINGS]:
             color = "dim" if each.until is not None else SEVERITY_COLORS[each.severity]
-            table.add_row(Text(when(each), color), Text(headline(each), color), Text(clipped(each.summary), "dim"))
+            table.add_row(Text(each.when, color), Text(headline(each), color), Text(clipped(each.summary), "dim"))
         yield from (Text("\nfindings, newest first", style="bold"), table)
     if len(newest) > MOST_FINDINGS:
         yield Text(f"and {len(newest) - MOST_FINDINGS} more: wellcond report {run_name(run)}", style="dim")

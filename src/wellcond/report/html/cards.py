@@ -11,7 +11,7 @@ from importlib.resources import files
 from wellcond.diagnosis.finding import SEVERITIES, Basis, Finding, Severity
 from wellcond.report.findings import flat, worst
 from wellcond.report.strips import Strip, strips
-from wellcond.report.text import headline, is_quoted, numbers, when
+from wellcond.report.text import headline, is_quoted, numbers
 from wellcond.report.tree import Node, folded, is_short, run_text
 from wellcond.results import number
 from wellcond.results.text import named
@@ -84,7 +84,7 @@ def anchor(index: int, key: str = "") -> str:
 
 def _card(finding: Finding, identity: str, *, with_summary: bool) -> str:
     layer = f" <code>{escape(named(finding.layer))}</code>" if finding.layer else ""
-    steps = f'<span class="when">{when(finding)}</span>' if finding.step is not None else ""
+    steps = f'<span class="when">{finding.when}</span>' if finding.when else ""
     parts = [
         f'<header><span class="pill {finding.severity}">{finding.severity}</span>'
         f"<h3>{escape(finding.rule)}{layer}</h3>{steps}"
