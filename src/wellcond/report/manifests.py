@@ -1,17 +1,12 @@
-"""What the manifest of a run says, in words: which model, trained with which settings."""
+"""What the manifest of a run says about it: its name, how far it went, and the modules of the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
 
 from wellcond.recording.run import Run
-from wellcond.results import number
-
-OTHERS = ("schema", "status", "model", "columns", "lives", "layers")
-"""Entries of a manifest that are no settings."""
+from wellcond.recording.settings import optimizer_classes
 
 
 @dataclass(frozen=True)
@@ -20,7 +15,7 @@ class Module:
 
     Attributes:
         kind: Name of its class.
-        parameters: How many parameters it holds.
+        parameters: How many parameters it holds, those of modules inside included.
     """
 
     kind: str = ""
@@ -33,42 +28,26 @@ def run_name(run: Run) -> str:
 
 
 def modules(run: Run) -> dict[str, Module]:
-    """The modules that the manifest lists, in model order, and layers that it does not know."""
-    listed = {each["name"]: Module(each["type"], each["parameters"]) for each in run.manifest.get("model", ())}
+    """The modules that the manifest lists, in model order, and layers that it does not know.
+
+    Example:
+        >>> from wellcond.recording.history import History
+        >>> model = [{"name": "", "type": "Net", "parameters": 0}, {"name": "fc", "type": "Linear", "parameters": 6}]
+        >>> modules(Run.of(History(), [], {"model": model}))
+        {'': Module(kind='Net', parameters=6), 'fc': Module(kind='Linear', parameters=6)}
+    """
+    entries = run.manifest.get("model", ())
+    totals: Counter[str] = Counter()
+    for each in entries:
+        parts = each["name"].split(".") if each["name"] else []
+        totals.update({".".join(parts[:depth]): each["parameters"] for depth in range(len(parts) + 1)})
+    listed = {each["name"]: Module(each["type"], totals[each["name"]]) for each in entries}
     return listed | {layer: Module() for layer in run.layers if layer not in listed}
 
 
-def settings(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Everything that a person chose, by name, in words.
-
-    Example:
-        >>> settings({"schema": 1, "budget": 0.05, "optimizer": {"class": "SGD", "groups": [{"lr": 0.1}]}})
-        {'budget': '0.05', 'optimizer class': 'SGD', 'optimizer groups lr': '0.1'}
-    """
-    chosen = {name: value for name, value in manifest.items() if name not in OTHERS}
-    if isinstance(chosen.get("created"), (int, float)):
-        chosen["created"] = f"{datetime.fromtimestamp(chosen['created'], UTC):%Y-%m-%d %H:%M UTC}"
-    return {" ".join(path): text for path, text in _flat(chosen, ())}
-
-
-def state(run: Run) -> str:
+def progress_text(run: Run) -> str:
     """Whether it still runs, how far it went, and what is trained."""
     model = modules(run).get("", Module())
-    optimizer = run.manifest.get("optimizer", "")
-    kind = optimizer if isinstance(optimizer, str) else str(optimizer.get("class", ""))
     parameters = f"{model.parameters:,} parameters" if model.parameters else ""
-    return " · ".join(part for part in (run.status, f"{run.last_step:,} steps", model.kind, parameters, kind) if part)
-
-
-def _flat(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The leaves of nested entries; an entry of a list of several has its place in its path."""
-    if isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _flat(each, (*path, str(name).replace("_", " ")))
-    elif isinstance(value, (list, tuple)) and any(isinstance(each, Mapping) for each in value):
-        for i, each in enumerate(value, start=1):
-            yield from _flat(each, path if len(value) == 1 else (*path, str(i)))
-    elif isinstance(value, float):
-        yield path, number(value)
-    elif value is not None:
-        yield path, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    optimizers = ", ".join(optimizer_classes(run.manifest))
+    return " · ".join(part for part in (run.status, f"{run.last_step:,} steps", model.kind, parameters, optimizers) if part)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from statistics import median
 
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wellcond.diagnosis.finding import SEVERITIES, Severity
+from wellcond.diagnosis.finding import Severity
 from wellcond.recording.history import Series
 from wellcond.recording.run import Run
 from wellcond.report.bars import MOST_BLOCKS, bar
 from wellcond.report.findings import by_layer, worst, worst_of
-from wellcond.report.manifests import run_name, state
+from wellcond.report.health import SHARES, by_health, last_values
+from wellcond.report.manifests import progress_text, run_name
 from wellcond.report.strips import Strip
 from wellcond.report.terminal import SEVERITY_COLORS, TERMINAL_MARKS, new_table
 from wellcond.report.text import clipped, headline
@@ -36,7 +36,6 @@ COLUMNS = {
     q.SATURATED_SHARE: "saturated",
 }
 """Numbers of a layer, and their headings."""
-SHARES = (q.DEAD_SHARE, q.SATURATED_SHARE)
 
 
 def frame(run: Run) -> RenderableType:
@@ -48,7 +47,7 @@ def frame(run: Run) -> RenderableType:
     severity = worst(each for each in run.findings if each.until is None)
     shown: Severity | None = None if severity == "note" else severity
     lines: list[RenderableType] = [
-        Text.assemble((run_name(run), "bold"), f"  {state(run)}", (f"  {duration(run.seconds)}" if run.seconds else "", "dim")),
+        Text.assemble((run_name(run), "bold"), f"  {progress_text(run)}", (f"  {duration(run.seconds)}" if run.seconds else "", "dim")),
         Text(f"{TERMINAL_MARKS[shown]} {clipped(run.verdict())}", style=f"bold {SEVERITY_COLORS[shown]}"),
         Text(""),
         *_loss(run),
@@ -97,42 +96,6 @@ def _rate(run: Run) -> Iterator[Text]:
     line.append(bar(min(share, 1.0), RATE_BAR).ljust(RATE_BAR), style=color)
     line.append(f"  {number(float(rate.values[-1]))}, ").append(f"{100 * share:.0f} %", style=f"bold {color}")
     yield line.append(f" of its limit {number(float(limit.values[-1]))}, measured at step {limit.steps[-1]:,}")
-
-
-def last_values(run: Run) -> dict[str, dict[str, float]]:
-    """The last number of every quantity that is shown, by layer."""
-    values: dict[str, dict[str, float]] = {layer: {} for layer in run.layers}
-    for name in COLUMNS:
-        for layer in run.history.layers(name):
-            values[layer][name] = float(run.history.series(name, layer).values[-1])
-    return {layer: numbers for layer, numbers in values.items() if numbers}
-
-
-def by_health(run: Run) -> list[str]:
-    """Layers, worst first: by their findings, then NaN, then dead and saturated shares, then unusual gradients.
-
-    Example:
-        >>> from wellcond.recording.history import History
-        >>> from wellcond.results import Row
-        >>> shares = {"fc1": 0.1, "fc2": 0.9, "fc3": math.nan}
-        >>> by_health(Run.of(History(Row(1, layer, "dead_share", x, "") for layer, x in shares.items()), [], {}))
-        ['fc3', 'fc2', 'fc1']
-    """
-    values = last_values(run)
-    findings = by_layer(each for each in run.findings if each.until is None)
-    gradients = [v[q.GRADIENT_NORM] for v in values.values() if 0 < v.get(q.GRADIENT_NORM, 0) < math.inf]
-    usual = median(gradients) if gradients else 1.0
-
-    def key(layer: str) -> tuple[int, bool, float, float]:
-        numbers = values[layer]
-        severity = worst_of(finding.severity for finding in findings.get(layer, ()))
-        rank = len(SEVERITIES) if severity is None else SEVERITIES.index(severity)
-        is_finite = all(map(math.isfinite, numbers.values()))
-        gradient = numbers.get(q.GRADIENT_NORM, usual)
-        distance = abs(math.log(gradient / usual)) if 0 < gradient < math.inf else math.inf
-        return rank, is_finite, -max(numbers.get(name, 0.0) for name in SHARES) if is_finite else 0.0, -distance
-
-    return sorted(values, key=key)
 
 
 def _layers(run: Run) -> Iterator[RenderableType]:

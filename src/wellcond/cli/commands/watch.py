@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.live import Live
 
 from wellcond.cli.output import AsJson
+from wellcond.cli.run_folder import RunFolder
 from wellcond.errors import DataNotFound
 from wellcond.recording.run import Follower, Run
+from wellcond.report.health import digest_json
 from wellcond.report.terminal import new_console
-from wellcond.report.watch import by_health, frame, last_values
-from wellcond.results.result import as_json as jsonable
-
-RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The run_dir of a recorder.")]
+from wellcond.report.watch import frame
 
 
 def watch(
@@ -42,7 +40,7 @@ def watch(
     follower = Follower(folder)
     console = new_console()
     if as_json:
-        typer.echo(json.dumps(state_of(follower.read()), indent=1, ensure_ascii=False, allow_nan=False))
+        typer.echo(digest_json(follower.read()))
     elif once or not console.is_terminal:
         console.print(frame(follower.read()))
     else:
@@ -63,24 +61,6 @@ def follow(follower: Follower, folder: Path, console: Console, every: float) -> 
                 live.update(frame(run), refresh=True)
     finally:
         console.print(frame(run))
-
-
-def state_of(run: Run) -> dict[str, Any]:
-    """What the picture shows, for programs."""
-    values = last_values(run)
-    state: dict[str, Any] = jsonable(
-        {
-            "path": str(run.path),
-            "status": run.status,
-            "step": run.last_step,
-            "seconds": run.seconds,
-            "verdict": run.verdict(),
-            "network": {name: float(run.history.series(name).values[-1]) for name in run.history.quantities() if len(run.history.series(name))},
-            "layers": {layer: values[layer] for layer in by_health(run)},
-            "findings": run.findings,
-        }
-    )
-    return state
 
 
 def _wait_for(follower: Follower, folder: Path, console: Console, every: float) -> Run:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import html
 
 from wellcond.recording.run import Run
+from wellcond.recording.settings import settings
 from wellcond.report.html import cards
 from wellcond.report.html.document import bare_document, json_text
 from wellcond.report.html.run.data import PageData, page_data
-from wellcond.report.manifests import modules, run_name, settings, state
+from wellcond.report.manifests import modules, progress_text, run_name
 from wellcond.results.rendering import renders
 
 STYLES = ("run/run.css",)
@@ -68,7 +69,7 @@ def run_page(run: Run) -> str:
 def _body(run: Run, data: PageData) -> str:
     content = data.content
     parts = [
-        f"<header><h1>{html.escape(run_name(run))}</h1><p class=note>{html.escape(state(run))}</p></header>",
+        f"<header><h1>{html.escape(run_name(run))}</h1><p class=note>{html.escape(progress_text(run))}</p></header>",
         SEARCH,
         cards.verdict_card(run.verdict(), run.findings),
         LOSS if content["loss"] else "",
