@@ -47,7 +47,11 @@ def frame(run: Run) -> RenderableType:
     severity = worst(each for each in run.findings if each.until is None)
     shown: Severity | None = None if severity == "note" else severity
     lines: list[RenderableType] = [
-        Text.assemble((run_name(run), "bold"), f"  {progress_text(run)}", (f"  {duration(run.seconds)}" if run.seconds else "", "dim")),
+        Text.assemble(
+            (run_name(run), "bold"),
+            f"  {progress_text(run)}",
+            (f"  {duration(run.seconds)}" if run.seconds else "", "dim"),
+        ),
         Text(f"{TERMINAL_MARKS[shown]} {clipped(run.verdict())}", style=f"bold {SEVERITY_COLORS[shown]}"),
         Text(""),
         *_loss(run),
@@ -80,7 +84,9 @@ def sparkline(series: Series, width: int = MOST_BLOCKS) -> str:
     starts = np.linspace(0, len(series), min(width, len(series)), endpoint=False).astype(np.int64)
     means = np.add.reduceat(series.values, starts) / np.diff(starts, append=len(series))
     strip = Strip("", ("",) * len(means), tuple(means.tolist()), is_curve=True)
-    return "".join("!" if not math.isfinite(mean) else block for (block, _), mean in zip(strip.sparkline(), means, strict=True))
+    return "".join(
+        "!" if not math.isfinite(mean) else block for (block, _), mean in zip(strip.sparkline(), means, strict=True)
+    )
 
 
 def _rate(run: Run) -> Iterator[Text]:

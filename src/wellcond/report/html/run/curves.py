@@ -39,7 +39,9 @@ ELSEWHERE = {
 """Quantities that have a place in another chart."""
 
 
-def line(series: Series, name: str, color: str = FIRST, *, dash: list[int] | None = None, is_held: bool = False) -> Line:
+def line(
+    series: Series, name: str, color: str = FIRST, *, dash: list[int] | None = None, is_held: bool = False
+) -> Line:
     """A line through a series.
 
     Args:

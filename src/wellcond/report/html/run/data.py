@@ -48,9 +48,7 @@ class PageData:
     grids: dict[str, str]
 
 
-def page_data(
-    history: History, findings: Sequence[Finding], modules: Mapping[str, Module], last_step: int
-) -> PageData:
+def page_data(history: History, findings: Sequence[Finding], modules: Mapping[str, Module], last_step: int) -> PageData:
     """Everything that is drawn.
 
     Args:
@@ -92,6 +90,7 @@ def _finding(finding: Finding, index: int) -> dict[str, Any]:
         "summary": finding.summary,
         "step": finding.step,
         "until": finding.until,
+        "when": finding.when,
         "anchor": anchor(index),
     }
 

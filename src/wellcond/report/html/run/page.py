@@ -16,7 +16,8 @@ from wellcond.report.manifests import modules, progress_text, run_name
 from wellcond.results.rendering import renders
 
 STYLES = ("run/run.css",)
-SCRIPTS = ("run/chart.js", "run/line_chart.js", "run/heat_map.js", "run/tree.js", "run/search.js", "run/run.js")
+SCRIPTS = tuple(f"run/{name}.js" for name in ("chart", "line_chart", "heat_map", "timeline", "tree", "search", "run"))
+"""In the order in which they need each other."""
 LOSS = """<section aria-labelledby="h-loss"><h2 id="h-loss">Loss</h2>
 <p class="note">Bars are findings, from the step at which each began to where it ended; choose one to read it. Drag over
 steps to enlarge them in every chart; Escape shows all again.</p><div id="loss"></div></section>"""
@@ -62,7 +63,11 @@ def run_page(run: Run) -> str:
     """The page of a run."""
     data = page_data(run.history, run.findings, modules(run), run.last_step)
     return bare_document(
-        f"Run {run_name(run)}", f'<main class="run">{_body(run, data)}</main>', data=_data(data), styles=STYLES, scripts=SCRIPTS
+        f"Run {run_name(run)}",
+        f'<main class="run">{_body(run, data)}</main>',
+        data=_data(data),
+        styles=STYLES,
+        scripts=SCRIPTS,
     )
 
 
@@ -85,7 +90,9 @@ def _body(run: Run, data: PageData) -> str:
 
 
 def _data(data: PageData) -> str:
-    grids = "\n".join(f'<script type="text/plain" id="grid-{name}">{codes}</script>' for name, codes in data.grids.items())
+    grids = "\n".join(
+        f'<script type="text/plain" id="grid-{name}">{codes}</script>' for name, codes in data.grids.items()
+    )
     return f'<script type="application/json" id="run-data">{json_text(data.content)}</script>\n{grids}'
 
 
