@@ -142,9 +142,8 @@ def test_findings_stand_where_they_began_and_lead_to_their_cards(opened: Browser
 @pytest.mark.slow
 def test_dragging_enlarges_every_chart_and_a_button_shows_all(opened: Browser, small_page: Path) -> None:
     opened.open(small_page)
-    box = opened.run(
-        "(({x, y, width, height}) => [x, y, width, height])(document.querySelector('#loss canvas').getBoundingClientRect())"
-    )
+    canvas = "document.querySelector('#loss canvas').getBoundingClientRect()"
+    box = opened.run(f"(({{x, y, width, height}}) => [x, y, width, height])({canvas})")
     y = box[1] + 0.7 * box[3]
     opened.mouse("Moved", box[0] + 0.5 * box[2], y)
     assert "training loss" in opened.run("document.querySelector('#loss .readout').innerText")

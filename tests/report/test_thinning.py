@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,13 +23,15 @@ def series(*values: float, start: int = 1) -> Series:
     return Series(np.arange(start, start + len(values)), np.array(values))
 
 
-def decoded(made: Grid) -> np.ndarray:
+def decoded(cells: Grid) -> np.ndarray:
     """The numbers of a grid, as `heat_map.js` reads them."""
-    share = (made.codes.astype(float) - LOWEST) / (HIGHEST - LOWEST)
-    values = made.low * (made.high / made.low) ** share if made.is_log else made.low + share * (made.high - made.low)
-    values[made.codes == NOT_FINITE] = math.nan
-    values[made.codes == NOT_POSITIVE] = 0.0
-    values[made.codes == ABSENT] = -1.0
+    share = (cells.codes.astype(float) - LOWEST) / (HIGHEST - LOWEST)
+    values = (
+        cells.low * (cells.high / cells.low) ** share if cells.is_log else cells.low + share * (cells.high - cells.low)
+    )
+    values[cells.codes == NOT_FINITE] = math.nan
+    values[cells.codes == NOT_POSITIVE] = 0.0
+    values[cells.codes == ABSENT] = -1.0
     return values
 
 
@@ -61,28 +64,28 @@ def test_every_spike_and_every_stretch_with_nan_is_still_there() -> None:
 def test_cells_hold_the_largest_value_of_their_steps() -> None:
     random = np.random.default_rng(0)
     values = {name: np.exp(3 * random.normal(size=1000)) for name in ("a", "b")}
-    made = grid({name: series(*each) for name, each in values.items()}, columns=7)
-    bounds = [*made.columns - 1, 1000]
-    expected = [[each[i:j].max() for i, j in zip(bounds, bounds[1:], strict=False)] for each in values.values()]
-    np.testing.assert_allclose(decoded(made), expected, rtol=3e-4)
-    assert made.last == 1000
+    cells = grid({name: series(*each) for name, each in values.items()}, columns=7)
+    bounds = [*cells.columns - 1, 1000]
+    expected = [[each[i:j].max() for i, j in pairwise(bounds)] for each in values.values()]
+    np.testing.assert_allclose(decoded(cells), expected, rtol=3e-4)
+    assert cells.last == 1000
 
 
 def test_layers_measured_at_other_steps_share_the_columns() -> None:
-    made = grid({"a": series(1.0, 2.0, start=1), "b": series(3.0, 4.0, start=2)}, columns=9)
-    assert made.columns.tolist() == [1, 2, 3]
-    np.testing.assert_allclose(decoded(made), [[1.0, 2.0, -1.0], [-1.0, 3.0, 4.0]], rtol=1e-4)
+    cells = grid({"a": series(1.0, 2.0, start=1), "b": series(3.0, 4.0, start=2)}, columns=9)
+    assert cells.columns.tolist() == [1, 2, 3]
+    np.testing.assert_allclose(decoded(cells), [[1.0, 2.0, -1.0], [-1.0, 3.0, 4.0]], rtol=1e-4)
 
 
 def test_nan_infinity_and_zero_have_codes_of_their_own() -> None:
-    made = grid({"a": series(math.nan, math.inf, 0.0, 1.0, 100.0)}, columns=5)
-    assert made.codes.tolist() == [[NOT_FINITE, NOT_FINITE, NOT_POSITIVE, LOWEST, HIGHEST]]
+    cells = grid({"a": series(math.nan, math.inf, 0.0, 1.0, 100.0)}, columns=5)
+    assert cells.codes.tolist() == [[NOT_FINITE, NOT_FINITE, NOT_POSITIVE, LOWEST, HIGHEST]]
 
 
 def test_shares_have_a_scale_from_zero_to_one() -> None:
-    made = grid({"a": series(0.0, 0.25, 0.5)}, columns=3, is_share=True)
-    assert (made.low, made.high) == (0.0, 1.0)
-    np.testing.assert_allclose(decoded(made), [[0.0, 0.25, 0.5]], atol=1e-5)
+    cells = grid({"a": series(0.0, 0.25, 0.5)}, columns=3, is_share=True)
+    assert (cells.low, cells.high) == (0.0, 1.0)
+    np.testing.assert_allclose(decoded(cells), [[0.0, 0.25, 0.5]], atol=1e-5)
 
 
 def test_a_layer_that_was_never_finite_does_not_fail() -> None:

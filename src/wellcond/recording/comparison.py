@@ -159,7 +159,7 @@ def _losses(curves: Mapping[str, Series]) -> dict[int, dict[str, float]]:
 
 def _near(series: Series, step: int, width: float) -> float:
     """The median around a step; NaN if a value there is not a number."""
-    low, high = np.searchsorted(series.steps, [step - width, step + width + 1])
+    low, high = np.searchsorted(series.steps, step - width), np.searchsorted(series.steps, step + width, side="right")
     values = series.values[low:high]
     if not len(values):
         values = series.values[: max(low, 1)][-1:]

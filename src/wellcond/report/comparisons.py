@@ -1,4 +1,4 @@
-"""A comparison of runs as plain text: who has the lowest loss, then settings, losses, findings and layers that differ."""
+"""A comparison of runs as plain text: who has the lowest loss, then settings, findings and layers that differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wellcond.results.quantities import title_of
 from wellcond.results.rendering import renders
 from wellcond.results.text import named, shortened
 
-MOST_LAYERS = 10
+MOST_DIFFERENCES = 10
 """Series of layers that are listed."""
 ALIKE = 1.2
 """Series that differ by less than this factor are not listed: other batches do as much."""
@@ -50,7 +50,7 @@ def tables(comparison: Comparison) -> Iterator[Table]:
         for each in comparison.findings
     ]
     yield Table("Findings that not all have", ["", *names], findings, "none")
-    different = [each for each in comparison.layers if max(each.factor, 1 / each.factor) > ALIKE][:MOST_LAYERS]
+    different = [each for each in comparison.layers if max(each.factor, 1 / each.factor) > ALIKE][:MOST_DIFFERENCES]
     layers = [
         [shortened(each.layer, 40), title_of(each.quantity), each.run, f"{number(each.factor)} ×"] for each in different
     ]

@@ -1,4 +1,4 @@
-"""Runs side by side as one HTML file that opens offline: their curves in the same charts, and what differs in tables."""
+"""Runs side by side as one HTML file that opens offline: their curves in the same charts, and tables of differences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CURVES = (
 """Quantities of the whole network that are drawn, where they were recorded."""
 DASHES: tuple[list[int] | None, ...] = (None, [6, 4], [2, 3], [10, 4, 2, 4], [1, 2], [14, 5])
 """One for each run, so that lines differ without color too."""
-SCRIPTS = ("run/chart.js", "run/line_chart.js", "run/comparison.js")
+COMPARISON_SCRIPTS = ("run/chart.js", "run/line_chart.js", "run/comparison.js")
 ZOOM = '<p><button type="button" class="small" id="whole-run" hidden></button></p>'
 NOTE = '<p class="note">Drag over steps to enlarge them in every chart; Escape shows all again.</p>'
 
@@ -49,7 +49,11 @@ def comparison_page(comparison: Comparison) -> str:
     ]
     data = f'<script type="application/json" id="comparison-data">{json_text(content)}</script>'
     return bare_document(
-        title, f'<main class="run">{"".join(body)}</main>', data=data, styles=("run/run.css",), scripts=SCRIPTS
+        title,
+        f'<main class="run">{"".join(body)}</main>',
+        data=data,
+        styles=("run/run.css",),
+        scripts=COMPARISON_SCRIPTS,
     )
 
 

@@ -1,4 +1,4 @@
-"""Curves of a run for `line_chart.js`: the loss, the rate against its limit, and everything else of the whole network."""
+"""Curves of a run for `line_chart.js`: the loss, the rate against its limit, and the rest of the whole network."""
 
 from __future__ import annotations
 
