@@ -27,7 +27,7 @@ from wellcond.recording.probes.probing import Probing, warm_up
 from wellcond.recording.readings import Readings
 from wellcond.recording.run import Run
 from wellcond.recording.sampling import EVERYTHING, Sampling
-from wellcond.recording.turns import Turns, all_accounts
+from wellcond.recording.turns import Turns, all_parts
 from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
 from wellcond.results import Row
 from wellcond.results import quantities as q
@@ -120,7 +120,7 @@ class Recorder:
         layout = self._sampling.layout
         names = " and ".join(type(each).__name__ for each in self.optimizers)
         self._logbook = Logbook(layout.every_name(), names, ignore, on_finding, directory, self._mishaps)
-        self._allowance = Allowance(budget, all_accounts())
+        self._allowance = Allowance(budget, all_parts())
         self._probing = Probing(self.model, loss, self.optimizers, layout, self._allowance)
         self._turns = Turns(
             self._sampling, self._probing, self._logbook, self._readings, self._allowance, self._mishaps, clock

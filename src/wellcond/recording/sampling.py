@@ -112,9 +112,9 @@ class Sampling:
             Rows of numbers that are not on a device.
         """
         self.end()
-        found = [watch.gradients for watch in self.steps if watch.gradients is not None]
-        if found:
-            self._readings.add(*gradient_reading(step, found))
+        gradients = [watch.gradients for watch in self.steps if watch.gradients is not None]
+        if gradients:
+            self._readings.add(*gradient_reading(step, gradients))
         changed = [watch.updates for watch in self.steps if watch.updates is not None]
         if changed:
             whole = sum(len(watch.parameters()) for watch in self.steps)

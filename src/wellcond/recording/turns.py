@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from wellcond.problem.batches import examples_in
-from wellcond.recording.allowance import Account, Allowance
+from wellcond.recording.allowance import Allowance, Part, Purse
 from wellcond.recording.logbook import Logbook
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.noise import NoiseScale
-from wellcond.recording.probes.probing import CURVATURE, PASS, Probing, probe_accounts
+from wellcond.recording.probes.probing import CURVATURE, PASS, Probing, probe_parts
 from wellcond.recording.probes.subject import wait_for
 from wellcond.recording.readings import Readings
 from wellcond.recording.sampling import EVERYTHING, GRADIENTS, NOTHING, Sampling
@@ -26,13 +26,13 @@ LOOKS, LONGEST_LOOK = 25, 10
 JUDGING = "judging"
 
 
-def all_accounts() -> dict[str, Account]:
-    """An account for each part of recording, with its share of the budget."""
+def all_parts() -> dict[str, Part]:
+    """The parts of recording, with their shares of the budget and guesses of their prices, in steps."""
     return {
-        GRADIENTS: Account(0.05, price=0.05, most_spacing=50),
-        EVERYTHING: Account(0.13, price=0.3),
-        JUDGING: Account(0.08, price=0.1, least_spacing=10),
-        **probe_accounts(),
+        GRADIENTS: Part(Purse(0.05), price=0.05, most_spacing=50),
+        EVERYTHING: Part(Purse(0.13), price=0.3),
+        JUDGING: Part(Purse(0.07), price=0.1, least_spacing=10),
+        **probe_parts(),
     }
 
 
@@ -139,6 +139,7 @@ class Turns:
         part = self._probing.due(step, has_moved=bool(before))
         if part is None:
             return
+        was_poor = self._allowance.is_poor(part, step)
         wait_for(self._sampling.device)
         rows: list[Row] = []
 
@@ -148,7 +149,7 @@ class Turns:
         self._charge(part, step, lambda: self._mishaps.attempt(part, run))
         if not rows:
             return
-        self._probing.adapt(part, batch)
+        self._probing.adapt(part, step, batch, was_poor)
         if part == CURVATURE:
             size = passes * examples_in(batch)
             self.noise.expect(step + 1, self._probing.curvature.gradient_norm**2, self._probing.examples, size)

@@ -143,7 +143,7 @@ class StepWatch:
         return [self._layout.layer_of(p) or "" for p in params]
 
     def _in_turn(self, params: list[Tensor]) -> list[Tensor]:
-        """All, or so many whole layers as may be copied, each time the next ones."""
+        """All, or as much as may be copied in whole layers, each time the next ones."""
         if sum(p.numel() for p in params) <= MOST_COPIED:
             return params
         by_layer: dict[str, list[Tensor]] = {}
