@@ -122,7 +122,8 @@ def trial(
             if own.run.diverged_at is None:
                 what = "norms at several places"
                 norm = failures.attempt(what, lambda: shared_norm(trainer, attempts.trained), None)
-                crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts), None)
+                tells_nothing = is_suspect(known, own)
+                crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts, tells_nothing), None)
             is_in_doubt = any(each is not None and each.best < BY_CHANCE for each in related) and not known.has_learned
             if (
                 is_in_doubt

@@ -105,7 +105,7 @@ def taken_apart(problem: Problem) -> Problem:
     """
     if not isinstance(problem.loss, TrainingStep):
         return problem
-    function = problem.loss.function
+    function, before = problem.loss.function, problem.cost
     with contextlib.suppress(Exception), problem.measuring(), rng_kept(problem.device):
         with contextlib.closing(problem.data()) as data:
             batches = [batch for _, (batch, _) in islice(data, MOST_BATCHES)]
@@ -115,7 +115,9 @@ def taken_apart(problem: Problem) -> Problem:
         pairs = [
             (_inputs(problem, function, index, batch), loss.targets_of(batch)) for index, batch in enumerate(batches)
         ]
-        return Problem(problem.model, loss, pairs, problem.batchnorm, dropout=problem.dropout)
+        apart = Problem(problem.model, loss, pairs, problem.batchnorm, dropout=problem.dropout)
+        apart.count_copies(problem.cost - before)
+        return apart
     return problem
 
 
