@@ -105,6 +105,8 @@ def diagnose(
     check_known((*ignore, *(select or ())))
     check_budget(budget)
     check_is_problem(problem)
+    with problem.measuring():
+        pass  # refuses a stale problem: one that is made of it would not show that it is one
     passed = optimizer
     optimizer = optimizer_of(problem, scheduler if passed is None else passed)
     chosen = chosen_layers(problem.model, layers)

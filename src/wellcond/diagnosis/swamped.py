@@ -23,7 +23,7 @@ SATISFIED = 0.01
 """Share of their start to which the other terms must have fallen: they have all that they want."""
 SHRINKS = 0.5
 """Share of its start to which a penalty of the weights must have fallen, where it is the only thing that is learned."""
-SAME = 1e-5
+ROUNDED = 1e-5
 """Relative difference of a term between two batches that is rounding."""
 STALLS = 0.97
 """Share of its value from which on a term stands still: in a run that goes on for half its length."""
@@ -70,7 +70,7 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
 
 def _are_same(others: float, values: list[float], which: int) -> bool:
     """Whether the other terms have the same sum for another batch."""
-    return len(values) > which and math.isclose(sum(values) - values[which], others, rel_tol=SAME)
+    return len(values) > which and math.isclose(sum(values) - values[which], others, rel_tol=ROUNDED)
 
 
 def _values(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]:
