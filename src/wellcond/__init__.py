@@ -71,6 +71,13 @@ if TYPE_CHECKING:
     from wellcond.treatment.treat import treat
     from wellcond.treatment.treatment import Treatment
 
+    # over training
+    from wellcond.recording.recorder import Recorder
+    from wellcond.recording.run import Run, read_run
+
+    # over training
+    from wellcond.recording.run import Run, read_run
+
 __all__ = [
     "BNP",
     "GGN",
@@ -111,8 +118,11 @@ __all__ = [
     "Progress",
     "RateLimit",
     "RateTable",
+    "Recorder",
     "Result",
     "Row",
+    "Run",
+    "Run",
     "ScaleAmendedSGD",
     "Spectrum",
     "SuggestedRate",
@@ -141,6 +151,7 @@ __all__ = [
     "nn",
     "numerical_rank",
     "optim",
+    "read_run",
     "remedy",
     "rule",
     "spectrum",
@@ -167,10 +178,15 @@ _ON_DEMAND = {
     "remedy": "wellcond.remedies.remedy",
     "treat": "wellcond.treatment.treat",
     "Treatment": "wellcond.treatment.treatment",
+    "Recorder": "wellcond.recording.recorder",
+    "Run": "wellcond.recording.run",
+    "read_run": "wellcond.recording.run",
     "RateTable": "wellcond.learning_rate.race.rate_table",
     "lr_table": "wellcond.learning_rate.race.rate_table",
     "suggest_lr": "wellcond.learning_rate.race.suggest_lr",
     "SuggestedRate": "wellcond.learning_rate.race.suggested_rate",
+    "Run": "wellcond.recording.run",
+    "read_run": "wellcond.recording.run",
 }
 
 

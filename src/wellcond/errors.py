@@ -72,6 +72,21 @@ class OutputError(WellcondError, OSError):
     """A file cannot be written, or the result has no such format."""
 
 
+class RunInUse(OutputError):
+    """Another process writes to a run directory.
+
+    Args:
+        path: The run directory.
+        holder: The process that writes to it.
+    """
+
+    def __init__(self, path: object, holder: str) -> None:
+        super().__init__(
+            f"{path} is being written by {holder}; a run directory has one writer at a time. Name another run_dir, or "
+            "end that process."
+        )
+
+
 class DataNotFound(WellcondError, FileNotFoundError):
     """The files of a data set are missing."""
 

@@ -74,6 +74,18 @@ class Finding:
             return ""
         return " ".join(sentence(line.strip("# ")) for line in lines)
 
+    @property
+    def when(self) -> str:
+        """The steps of a recorded run at which it was there; "" in a diagnosis.
+
+        Example:
+            >>> Finding(rule="loss-spike", severity="warning", summary="", step=700, until=720).when
+            'steps 700 to 720'
+        """
+        if self.step is None:
+            return ""
+        return f"since step {self.step:,}" if self.until is None else f"steps {self.step:,} to {self.until:,}"
+
     def __str__(self) -> str:
         where = f" at {self.layer}" if self.layer else ""
         return f"{self.severity}: {self.rule}{where}: {self.summary}"

@@ -3,8 +3,8 @@
 Importing this package registers how each type of result is shown (`wellcond.results.rendering`).
 """
 
-from wellcond.report import races, text
+from wellcond.report import races, run_text, text
 from wellcond.report.figures import activations, curves, landscape, rates, spectra
 from wellcond.report.html import page
 
-__all__ = ["activations", "curves", "landscape", "page", "races", "rates", "spectra", "text"]
+__all__ = ["activations", "curves", "landscape", "page", "races", "rates", "run_text", "spectra", "text"]

@@ -9,12 +9,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from wellcond.errors import OutputError
+from wellcond.errors import OutputError, WellcondError
 
 
 def check_writable(path: str | Path) -> Path:
     """The file to write, links followed; raises `OutputError` before the work rather than after it."""
-    with _naming(path):
+    with naming(path):
         name = Path(path).expanduser()
         old = _status(name)
         target = name if _is_special(old) else name.resolve()
@@ -31,14 +31,26 @@ def check_writable(path: str | Path) -> Path:
     return target
 
 
-def write_atomically(path: str | Path, content: bytes) -> Path:
+TEMPORARY = ".wellcond-*.tmp"
+"""Names of files that are being written; what is left of one when its writer is killed can be removed."""
+
+
+def write_atomically(path: str | Path, content: bytes, *, is_durable: bool = False) -> Path:
     """Write a file next to its place and move it there; after a failure an older file is as it was.
 
     An older file passes its mode and owner on; a new one gets the mode that the umask allows. A pipe or a device, such
     as /dev/null, is written to and stays what it is.
+
+    Args:
+        path: The file.
+        content: What it will hold.
+        is_durable: Whether to wait until it is on the disk, where a power cut cannot take it.
+
+    Returns:
+        The file that was written, links followed.
     """
     target = check_writable(path)
-    with _naming(path):
+    with naming(path):
         old = _status(target)
         if _is_special(old):
             # without waiting: a pipe that nobody reads from would hold the caller up for ever
@@ -46,19 +58,34 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
                 os.set_blocking(device.fileno(), True)
                 device.write(content)
             return target
-        temporary = target.with_name(f".wellcond-{secrets.token_hex(8)}.tmp")
+        temporary = target.with_name(TEMPORARY.replace("*", secrets.token_hex(8)))
         mode = 0o666 if old is None else 0o600  # what replaces a private file is private from its first byte
         try:
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(content)
+                if is_durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             if old is not None:
                 with contextlib.suppress(PermissionError):  # only root may give a file away
                     os.chown(temporary, old.st_uid, old.st_gid)
                 temporary.chmod(stat.S_IMODE(old.st_mode))
             os.replace(temporary, target)
+            if is_durable:
+                _sync_folder(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
     return target
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk; Windows has no way to, and does it by itself."""
+    if os.name != "nt":
+        file = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -74,11 +101,11 @@ def _is_special(status: os.stat_result | None) -> bool:
 
 
 @contextlib.contextmanager
-def _naming(path: str | Path) -> Iterator[None]:
+def naming(path: str | Path) -> Iterator[None]:
     """Turn an error of the system, such as a name that is too long, into an `OutputError` that names the file."""
     try:
         yield
-    except OutputError:
+    except WellcondError:
         raise
     except (OSError, RuntimeError, ValueError) as error:  # also an unknown ~user, or a NUL in the name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error

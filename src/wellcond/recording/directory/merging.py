@@ -1,0 +1,92 @@
+"""What keeps a run small: few files, and a spacing of old steps that doubles when they reach the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellcond.recording.directory.segments import Segment, arrow
+
+if TYPE_CHECKING:
+    import pyarrow
+
+FANOUT = 16
+"""Files of one size that are merged into one of the next."""
+LEAST_ROWS = 64
+"""What a file counts at least, so that tiny ones are not many."""
+THINNED_SHARE = 0.8
+"""Share of the rows whose series are thinned, those with most rows first; a few rare numbers cost nothing."""
+NEWEST_SHARE = 0.25
+"""Share of the bytes, the newest, that is thinned only if there is nothing else."""
+
+
+def due(segments: Sequence[Segment], full: int) -> int:
+    """How many of the newest segments are to be merged; 0 or 1 if none are.
+
+    Sizes grow by factors of `FANOUT` up to `full` rows: the newest files below a size are merged when they add up to
+    it, so that there are at most `FANOUT` of each size, and each row is rewritten once for each.
+    """
+    sizes = [full // FANOUT**level for level in range(4)]
+    for size in (size for size in sizes if size >= LEAST_ROWS):
+        count = total = 0
+        for segment in reversed(segments):
+            if segment.rows >= size or segment.thinned != segments[-1].thinned:
+                break
+            count, total = count + 1, total + max(segment.rows, LEAST_ROWS)
+        if total >= size:
+            return count
+    return 0
+
+
+def to_thin(segments: Sequence[Segment], full: int) -> slice:
+    """The segments to be thinned and merged next: neighbors that were thinned least, the oldest of them."""
+    newer = list(accumulate(segment.size for segment in reversed(segments)))[::-1]
+    older = sum(size > NEWEST_SHARE * newer[0] for size in newer) - 1
+    candidates = segments[: max(older, 1)]
+    start = min(range(len(candidates)), key=lambda i: candidates[i].thinned)
+    end, rows = start, 0
+    while end < len(candidates) and rows < 2 * full and candidates[end].thinned == candidates[start].thinned:
+        rows += candidates[end].rows
+        end += 1
+    return slice(start, end)
+
+
+def thin(table: pyarrow.Table, *, is_first: bool) -> pyarrow.Table:
+    """Every second row of each series, counted from its last one; series with few rows stay as they are.
+
+    Args:
+        table: Rows in the order of their steps.
+        is_first: Whether they are the first of the run: then the first of each series stays too.
+
+    Returns:
+        The remaining rows, in the same order.
+    """
+    series = series_codes(table)
+    counts = np.bincount(series)
+    order = np.argsort(series, kind="stable")
+    ends = np.cumsum(counts)
+    to_end = np.empty(len(series), np.int64)  # how many rows of its series come after a row
+    to_end[order] = ends[series[order]] - 1 - np.arange(len(series))
+    stays = (to_end % 2 == 0) | (counts[series] < _fewest(counts))
+    if is_first:
+        stays |= to_end == counts[series] - 1
+    return table.filter(arrow()[0].array(stays))
+
+
+def series_codes(table: pyarrow.Table) -> NDArray[np.int64]:
+    """A number for each row that tells its quantity and layer."""
+    codes = np.zeros(table.num_rows, np.int64)
+    for name in ("quantity", "layer"):
+        column = table[name].combine_chunks().dictionary_encode()
+        codes = codes * len(column.dictionary) + column.indices.to_numpy(zero_copy_only=False)
+    return codes
+
+
+def _fewest(counts: NDArray[np.int64]) -> int:
+    """The largest length that `THINNED_SHARE` of the rows have in their series."""
+    lengths = np.sort(counts)[::-1]
+    return int(lengths[np.searchsorted(np.cumsum(lengths), THINNED_SHARE * lengths.sum())])

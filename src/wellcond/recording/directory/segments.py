@@ -1,0 +1,161 @@
+"""Segments: the Parquet files of a run, each of which holds the rows of one append or of several that were merged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wellcond.errors import MissingExtra
+from wellcond.results import Row
+from wellcond.results.files import write_atomically
+
+if TYPE_CHECKING:
+    import pyarrow
+
+NAME = re.compile(r"(\d{6,})-(\d{6,})\.parquet")
+TEXTS = ["layer", "quantity", "unit"]
+COLUMNS = ["time", "step", "layer", "quantity", "value", "unit"]
+THINNED = b"wellcond.thinned"
+"""Metadata of a file: how many times every second step of its rows was dropped."""
+LISTINGS = 20
+"""Attempts to list a folder that a writer changes at the same time."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One file of rows.
+
+    Attributes:
+        path: The file.
+        first: Number of the first append whose rows it holds.
+        last: Number of the last one.
+        rows: Number of rows.
+        size: Bytes of the file.
+        thinned: How many times every second step was dropped.
+        last_step: Step of its last row.
+        table: Its rows, if it is small and was written by this process.
+    """
+
+    path: Path
+    first: int
+    last: int
+    rows: int
+    size: int
+    thinned: int
+    last_step: int
+    table: pyarrow.Table | None = field(default=None, repr=False, compare=False)
+
+    def read(self) -> pyarrow.Table:
+        """Its rows, on this thread alone: a training may be using the others."""
+        return read_table(self.path, use_threads=False) if self.table is None else self.table
+
+
+def arrow() -> tuple[Any, Any]:
+    """`pyarrow` and `pyarrow.parquet`; raises `MissingExtra` without them."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "record") from error
+    return pyarrow, parquet
+
+
+def schema() -> pyarrow.Schema:
+    """The columns of every segment."""
+    pa = arrow()[0]
+    types = {"time": pa.float64(), "step": pa.int64(), "value": pa.float64()}
+    return pa.schema([(name, types.get(name, pa.string())) for name in COLUMNS])
+
+
+def as_table(rows: Iterable[Row], time: float) -> pyarrow.Table:
+    """Rows as a table; those without a step are not part of a run."""
+    columns = list(zip(*((time, *row) for row in rows if row.step is not None), strict=True))
+    return arrow()[0].table(columns or [()] * len(COLUMNS), schema=schema())
+
+
+def write_segment(
+    folder: Path, first: int, last: int, table: pyarrow.Table, *, thinned: int = 0, is_large: bool = False
+) -> Segment:
+    """Write one file; raises `OutputError` if it cannot be written, and then there is none.
+
+    A small one stays in memory too, since it is merged soon. A large one is on the disk when this returns.
+    """
+    pa, parquet = arrow()
+    content = pa.BufferOutputStream()
+    parquet.write_table(
+        table.replace_schema_metadata({THINNED: str(thinned)}),
+        content,
+        compression="zstd",
+        use_dictionary=[name for name in COLUMNS if name != "value"],
+        store_schema=False,  # names are strings to every reader, also where they are indices here
+        column_encoding={"value": "BYTE_STREAM_SPLIT"},  # many numbers are float32: half of their bytes are zeros
+    )
+    path = folder / f"{first:06d}-{last:06d}.parquet"
+    buffer = content.getvalue()
+    write_atomically(path, buffer, is_durable=is_large)
+    last_step = int(table["step"].to_numpy().max(initial=0))
+    return Segment(path, first, last, table.num_rows, buffer.size, thinned, last_step, None if is_large else table)
+
+
+def read_table(source: Path, *, use_threads: bool = True) -> pyarrow.Table:
+    """The rows of a file, with names as indices into dictionaries; raises `ValueError` or `OSError` if it has none."""
+    pa, parquet = arrow()
+    with parquet.ParquetFile(source, read_dictionary=TEXTS) as file:
+        table = file.read(use_threads=use_threads)
+    if table.column_names != COLUMNS or not pa.types.is_integer(table.schema.field("step").type):
+        raise ValueError("its columns are not those of a run")
+    return table
+
+
+def open_segment(path: Path) -> Segment:
+    """What the end of a file says about it, without its rows; raises `ValueError` or `OSError` if it is damaged."""
+    first, last = _numbers(path)
+    metadata = arrow()[1].read_metadata(path)
+    names = metadata.schema.names
+    if names != COLUMNS:
+        raise ValueError("its columns are not those of a run")
+    steps = [metadata.row_group(i).column(names.index("step")).statistics for i in range(metadata.num_row_groups)]
+    thinned = int((metadata.metadata or {}).get(THINNED, 0))
+    last_step = max((each.max for each in steps if each is not None and each.has_min_max), default=0)
+    return Segment(path, first, last, metadata.num_rows, path.stat().st_size, thinned, last_step)
+
+
+def listed(folder: Path) -> list[Path]:
+    """The files of rows, oldest first, and a merged one before those it covers.
+
+    A listing during which a writer merges files could miss both the old ones and the new one. Two that agree do not.
+    """
+    before = None
+    for _ in range(LISTINGS):
+        names = {entry.name for entry in folder.iterdir() if NAME.fullmatch(entry.name)}
+        if names == before:
+            break
+        before = names
+    paths = [folder / name for name in names]
+    return sorted(paths, key=lambda path: (_numbers(path)[0], -_numbers(path)[1]))
+
+
+def covers(path: Path, other: Path) -> bool:
+    """Whether a merged file holds the rows of another one."""
+    first, last = _numbers(path)
+    return first <= _numbers(other)[0] and _numbers(other)[1] <= last
+
+
+def last_number(path: Path) -> int:
+    """Number of the last append whose rows a file holds."""
+    return _numbers(path)[1]
+
+
+def until(table: pyarrow.Table, step: int) -> pyarrow.Table:
+    """The rows up to a step."""
+    return table.filter(arrow()[0].array(table["step"].to_numpy() <= step))
+
+
+def _numbers(path: Path) -> tuple[int, int]:
+    match = NAME.fullmatch(path.name)
+    if match is None:
+        raise ValueError("its name is not that of a segment")
+    return int(match[1]), int(match[2])
