@@ -189,7 +189,7 @@ def fine_tuning_from_a_low_loss(record: Record) -> None:
     model = mlp(64, 64, 64, 10)
     x, y = data()[0]
     warm = Adam(model.parameters(), 1e-3)
-    for step in range(600):
+    for _step in range(600):
         rows = torch.randint(1000, (64,))
         warm.zero_grad()
         nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()

@@ -1,4 +1,4 @@
-"""`RowRecorder`: the rows of a run, computed in the plainest way: hooks on the optimizer, the parameters and modules."""
+"""`RowRecorder`: the rows of a run, in the plainest way: hooks on the optimizer, the parameters and the modules."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ class RowRecorder:
         self._new: dict[nn.Parameter, float] = {}
         self._constant: dict[str, float] = {}
         self._batches: list[int] = []
+        self._last = ""
+        self._repeated = 0
         self._before: dict[nn.Parameter, Tensor] = {}
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
-        for p in model.parameters():
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
             if p.requires_grad:
                 p.register_hook(self._on_gradient(p))
         for name, module in model.named_modules():
@@ -53,32 +55,39 @@ class RowRecorder:
 
     def _on_gradient(self, p: nn.Parameter) -> Callable[[Tensor], None]:
         def hook(gradient: Tensor) -> None:
-            if p not in self._new and self._is_sampled:
-                self._new[p] = float(gradient.norm())
-                self._old[p] = 0.0 if p.grad is None else float(p.grad.norm())
+            if self._is_sampled:
+                old = 0.0 if p.grad is None else float(p.grad.norm())
+                self._new.setdefault(p, float(gradient.norm()))
+                self._old[p] = min(old, self._old.get(p, old))
 
         return hook
 
     def _on_output(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
-            if not self._is_sampled or not torch.is_grad_enabled() or not isinstance(output, Tensor):
-                return
-            with torch.no_grad():
-                values = output.detach()
-                self._row(name, "signal_rms", values.pow(2).mean().sqrt())
-                flat = values.transpose(0, 1).flatten(1) if values.dim() > 2 else values.T
-                if isinstance(module, nn.ReLU):
-                    self._row(name, "dead_share", (flat <= 0).all(1).double().mean())
-                if isinstance(module, nn.Tanh):
-                    self._row(name, "saturated_share", (values.abs() > 0.95).double().mean())
-                if isinstance(module, _BatchNorm) and module.running_mean is not None:
-                    x = inputs[0].detach().transpose(0, 1).flatten(1)
-                    mean, var = x.mean(1), x.var(1)
-                    gap = ((mean - module.running_mean) ** 2 / (module.running_var + module.eps)).mean()
-                    ratio = ((var + module.eps) / (module.running_var + module.eps)).log().pow(2).mean()
-                    self._row(name, "statistics_gap", math.sqrt(float(gap + ratio)))
+            self._see(name, module, inputs, output)
 
         return hook
+
+    def _see(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+        if not self._is_sampled or not torch.is_grad_enabled() or not isinstance(output, Tensor):
+            return
+        with torch.no_grad():
+            values = output.detach()
+            if isinstance(module, (nn.ReLU, nn.Tanh)):  # a function is known by the layer before it
+                name = self._last
+            self._last = name
+            self._row(name, "signal_rms", values.pow(2).mean().sqrt())
+            flat = values.transpose(0, 1).flatten(1) if values.dim() > 2 else values.T
+            if isinstance(module, nn.ReLU):
+                self._row(name, "dead_share", (flat <= 0).all(1).double().mean())
+            if isinstance(module, nn.Tanh):
+                self._row(name, "saturated_share", (values.abs() > 0.95).double().mean())
+            if isinstance(module, _BatchNorm) and module.running_mean is not None:
+                x = inputs[0].detach().transpose(0, 1).flatten(1)
+                mean, var = x.mean(1), x.var(1)
+                gap = ((mean - module.running_mean) ** 2 / (module.running_var + module.eps)).mean()
+                ratio = ((var + module.eps) / (module.running_var + module.eps)).log().pow(2).mean()
+                self._row(name, "statistics_gap", math.sqrt(float(gap + ratio)))
 
     def _before_step(self, *_: Any) -> None:
         self._before = {p: p.detach().clone() for p in self.model.parameters()} if self._is_sampled else {}
@@ -112,13 +121,13 @@ class RowRecorder:
 
     def step(self, value: Tensor | float, batch: tuple[Tensor, Tensor] | None = None) -> None:
         """Call after the optimizer's step."""
-        value = float(value)
+        value = float(value.detach()) if isinstance(value, Tensor) else value
         self._row("", "training_loss", value)
         self._on_change("lr", max(float(group["lr"]) for group in self.optimizer.param_groups))
         if batch is not None:
             key = hash((float(batch[0].double().sum()), float(batch[0].flatten()[0]), batch[0].shape))
             is_old = key in self._batches[-8:]
-            self._repeated = getattr(self, "_repeated", 0) + 1 if is_old else 0
+            self._repeated = self._repeated + 1 if is_old else 0
             self._batches.append(key)
             if self._is_sampled:
                 self._row("", "repeated_batches", self._repeated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +75,7 @@ def regression(size: int = 1024, noise: float = 0.1) -> Batch:
 def mlp(*widths: int, act: Callable[[], nn.Module] = nn.ReLU, norm: bool = False) -> nn.Sequential:
     """A network with layers fc1, act1, … and, if asked for, bn1, …"""
     model = nn.Sequential()
-    for index, (width, after) in enumerate(zip(widths, widths[1:], strict=False), start=1):
+    for index, (width, after) in enumerate(itertools.pairwise(widths), start=1):
         model.add_module(f"fc{index}", nn.Linear(width, after))
         if index < len(widths) - 1:
             if norm:

@@ -9,12 +9,8 @@ from wellcond.diagnosis.causes import KINDS, kind_of
 from wellcond.diagnosis.finding import SEVERITIES, Finding
 from wellcond.diagnosis.judge import explains
 from wellcond.recording import rules as rules  # registers every rule of a run
+from wellcond.recording.layer_changes import around
 from wellcond.recording.run_rule import RUN_RULES, RunEvidence
-
-FEWEST_STEPS = 50
-SHARE_OF_RUN = 0.1
-"""A finding has ended once it was not seen for a tenth of the run so far, 50 steps at least; what comes back earlier is
-the same finding. In the same way layers at which a rule sees something at about the same time share a finding."""
 
 
 @dataclass
@@ -32,22 +28,23 @@ class _Episode:
 
     def holds(self, other: Finding) -> bool:
         """Whether a finding of this rule and layer, or of a layer at which it began at the same time, is this one."""
-        began, until = self.finding.step or 0, self.finding.until
-        step = other.step or 0
+        began, until, step = self.finding.step or 0, self.finding.until, other.step or 0
         if self.finding.rule != other.rule:
             return False
         if other.layer in self.layers:
-            return until is None or step <= until + _patience(until)
-        return self.is_open and abs(step - began) <= _patience(max(step, began))
+            last = began if until is None else until
+            return (self.is_open and other.until is None) or began - around(began) <= step <= last + around(last)
+        return self.is_open and abs(step - began) <= around(max(step, began))
 
     def see(self, other: Finding, step: int) -> None:
         """Take over what is known now; the beginning stays, and the severity is the worst so far."""
         self.seen = step
         if other.layer not in self.layers:
             self.layers.append(other.layer)
-        if other.layer == self.finding.layer:
-            worst = min(self.finding.severity, other.severity, key=SEVERITIES.index)
-            self.finding = replace(other, severity=worst, step=self.finding.step)
+        if other.layer != self.finding.layer or (other.until is not None and other.step != self.finding.step):
+            return
+        worst = min(self.finding.severity, other.severity, key=SEVERITIES.index)
+        self.finding = replace(other, severity=worst, step=self.finding.step)
 
     def shown(self) -> Finding:
         others = [layer for layer in self.layers if layer and layer != self.finding.layer]
@@ -61,13 +58,17 @@ class _Episode:
 class Course:
     """What the rules say of a run, as it goes on.
 
+    A finding has ended once it was not seen for a tenth of the run so far, 50 steps at least; what comes back earlier
+    is the same finding. In the same way layers at which a rule sees something at about the same time share a finding.
+
     Args:
         ignore: Names of rules that are not applied.
 
     Example:
         >>> from wellcond.recording.history import History
         >>> from wellcond.results import Row
-        >>> history = History(Row(step, "", "training_loss", 1.0 if step < 9 else float("nan"), "") for step in range(1, 20))
+        >>> losses = [1.0] * 8 + [float("nan")] * 11
+        >>> history = History(Row(step, "", "training_loss", loss, "") for step, loss in enumerate(losses, start=1))
         >>> course = Course()
         >>> began, ended = course.update(RunEvidence(history, step=19))
         >>> began[0].rule, began[0].step, ended
@@ -104,7 +105,7 @@ class Course:
             else:
                 episode.see(finding, evidence.step)
         for each in self._episodes:
-            if each.is_open and evidence.step - each.seen > _patience(evidence.step):
+            if each.is_open and evidence.step - each.seen > around(evidence.step):
                 each.finding = replace(each.finding, until=each.seen)
         began = [each for each in self._episodes if each not in before]
         ended = [each for each in (*was_open, *began) if not each.is_open]
@@ -150,7 +151,7 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
 def _began_before(cause: Finding, effect: Finding) -> bool:
     """Whether a cause was there when its effect began, or as good as that."""
     began, ended, step = cause.step or 0, cause.until, effect.step or 0
-    return began <= step + _patience(step) and (ended is None or step <= ended + _patience(ended))
+    return began <= step + around(step) and (ended is None or step <= ended + around(ended))
 
 
 def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
@@ -159,10 +160,6 @@ def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
         is_symptom = each.basis == "measured" and kind_of(each.rule) in ("symptom", "scale")
         severity = "note" if is_symptom and evidence.loss.is_falling else each.severity
         yield replace(each, severity=severity, step=evidence.inspected_at)
-
-
-def _patience(step: int) -> int:
-    return max(FEWEST_STEPS, int(SHARE_OF_RUN * step))
 
 
 _PLACE = {name: place for place, name in enumerate(KINDS)}

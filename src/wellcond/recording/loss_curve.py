@@ -26,6 +26,14 @@ AT_ONCE = Condition(
     "share of the rise that the first eight steps show", 0.5,
     origin="other data show in the first batch; steps that overshoot grow from step to step",
 )  # fmt: skip
+LEARNED = Condition("fall of the loss / loss at the start, of a network that has learned", 0.2, origin="a fifth")
+ALL_LOST = Condition(
+    "share of what had been learned that is lost, where swings do not excuse it", 0.9, origin="nearly all"
+)
+LONG = Condition(
+    "steps of a rise", 50, origin="a catapult at the edge of stability comes back within some tens of steps"
+)
+SHARE = Condition("steps of a rise / steps of the run", 0.05, origin="long runs have long swings")
 PLATEAU = Condition(
     "spread of the levels / what the noise of single losses explains", 3.0,
     origin="levels of a loss that stands still spread by noise alone; those of games and policies wander",
@@ -41,6 +49,7 @@ class Rise:
         lowest: Lowest level before.
         level: Level now.
         start: Level of the run's first steps.
+        scale: What a change of this loss is compared with, as `LossCurve.scale`.
         steps: Steps since the rise began.
         first: Median of the first eight losses of the rise.
     """
@@ -49,16 +58,24 @@ class Rise:
     lowest: float
     level: float
     start: float
+    scale: float
     steps: int
     first: float
 
     @property
     def lost(self) -> float:
-        """Share of the fall since the start that is lost again: 1 if the loss is as high as at the start.
+        """Share of what had been learned that is lost again: 1 if the loss is as high as at the start."""
+        return (self.level - self.lowest) / self.scale
 
-        If it had hardly fallen, the rise is compared with the loss itself.
-        """
-        return (self.level - self.lowest) / max(self.start - self.lowest, abs(self.lowest) / 4, 1e-300)
+    @property
+    def had_learned(self) -> bool:
+        """Whether the loss had fallen before, by a fifth."""
+        return self.start - self.lowest > LEARNED.at * abs(self.start)
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it has lasted long enough for a swing to have come back."""
+        return self.steps >= max(LONG.at, SHARE.at * (self.step + self.steps))
 
     @property
     def is_abrupt(self) -> bool:
@@ -120,8 +137,14 @@ class LossCurve:
 
     @property
     def scale(self) -> float:
-        """What a change of the loss is compared with: its fall since the start, or a quarter of it if that is more."""
-        return max(self.start - self.lowest, abs(self.lowest) / 4)
+        """What a change of the loss is compared with: its fall since the start, its size then or its noise."""
+        return max(self.start - self.lowest, abs(self.start), self.noise, 1e-300)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether the loss is lower than at the start, by a fifth, and has not lost a third of that again."""
+        fall = self.start - self.lowest
+        return fall > LEARNED.at * abs(self.start) and self.level() - self.lowest < fall / 3
 
     def has_fallen_since(self, step: int) -> bool:
         """Whether the loss is lower than at a step, by more than the noise of both levels."""
@@ -169,18 +192,18 @@ class LossCurve:
         begin = len(values) - width * len(levels)
         lowest, level = float(levels[:-1].min()), float(levels[-1])
         first = begin + width * int(levels[:-1].argmin())  # of the lowest block
-        height = min(level - lowest, max(self.start - lowest, abs(lowest)))  # an explosion begins long before its end
+        height = min(level - lowest, self.scale)  # an explosion begins long before its end
         limit = lowest + max(height / 4, 2 * float(np.std(levels[:-1] - smooth(levels[:-1], 5))))
         tail = smooth(values[first:], _smoothing(height, noise(values[first : first + width])))
         onset = first + last_before(tail > limit)
         if onset >= len(values) - 2:
             return None
-        if level - lowest < NEW.at * self._largest_swing(onset, width):
-            return None
-        return Rise(
-            step=int(steps[onset]), lowest=lowest, level=level, start=self.start,
+        rise = Rise(
+            step=int(steps[onset]), lowest=lowest, level=level, start=self.start, scale=self.scale,
             steps=int(steps[-1] - steps[onset]) + 1, first=median(values[onset : onset + 8]),
         )  # fmt: skip
+        is_new = level - lowest > NEW.at * self._largest_swing(onset, width)
+        return rise if is_new or (rise.had_learned and rise.lost > ALL_LOST.at) else None
 
     def _largest_swing(self, onset: int, width: int) -> float:
         """The largest rise of the level before, from its lowest so far, that it came back from."""

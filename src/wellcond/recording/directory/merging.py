@@ -31,10 +31,10 @@ def due(segments: Sequence[Segment], full: int) -> int:
     it, so that there are at most `FANOUT` of each size, and each row is rewritten once for each.
     """
     sizes = [full // FANOUT**level for level in range(4)]
-    for size in (size for size in sizes if size >= LEAST_ROWS):
+    for size in (size for size in sizes if size > LEAST_ROWS):
         count = total = 0
         for segment in reversed(segments):
-            if segment.rows >= size or segment.thinned != segments[-1].thinned:
+            if segment.rows >= size or (count and not segment.is_before(segments[-count])):
                 break
             count, total = count + 1, total + max(segment.rows, LEAST_ROWS)
         if total >= size:
@@ -48,8 +48,8 @@ def to_thin(segments: Sequence[Segment], full: int) -> slice:
     older = sum(size > NEWEST_SHARE * newer[0] for size in newer) - 1
     candidates = segments[: max(older, 1)]
     start = min(range(len(candidates)), key=lambda i: candidates[i].thinned)
-    end, rows = start, 0
-    while end < len(candidates) and rows < 2 * full and candidates[end].thinned == candidates[start].thinned:
+    end, rows = start + 1, candidates[start].rows
+    while end < len(candidates) and rows < 2 * full and candidates[end - 1].is_before(candidates[end]):
         rows += candidates[end].rows
         end += 1
     return slice(start, end)

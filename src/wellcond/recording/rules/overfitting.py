@@ -43,7 +43,7 @@ def overfitting(evidence: RunEvidence) -> Iterator[Finding]:
     if len(validation) - 1 - lowest < LATER.at or len(evidence.loss.series) == 0:
         return
     step, least, now = int(validation.steps[lowest]), float(validation.values[lowest]), median(validation.values[-3:])
-    rise, fall = now - least, median(validation.values[: min(3, lowest + 1)][:1]) - least
+    rise, fall = now - least, max(float(validation.values[0]), evidence.loss.start) - least
     wobble = noise(np.diff(validation.values)) / math.sqrt(3)  # of second differences: a steady rise is no noise
     if rise < max(RISE.warn * fall, RELATIVE.at * abs(least), NOISE.at * wobble):
         return
