@@ -53,13 +53,16 @@ def watch(
 def follow(follower: Follower, folder: Path, console: Console, every: float) -> None:
     """Show a run until it ends; the last picture stays on the terminal."""
     run = _wait_for(follower, folder, console, every)
+    live = Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop")
     try:
-        with Live(frame(run), console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-            while run.status == "running":
-                time.sleep(every)
-                run = follower.read()
-                live.update(frame(run), refresh=True)
+        live.start()  # inside, so that Ctrl-C at any moment gives the terminal back
+        live.update(frame(run), refresh=True)
+        while run.status == "running":
+            time.sleep(every)
+            run = follower.read()
+            live.update(frame(run), refresh=True)
     finally:
+        live.stop()
         console.print(frame(run))
 
 

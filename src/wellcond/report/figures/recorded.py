@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FIRST_LOOK, SECOND_LOOK = {"color": COLORS[1]}, {"color": COLORS[0], "linestyle": "--"}
-"""Of the loss and the rate, and of what they are compared with."""
+FIRST_LOOK: dict[str, Any] = {"color": COLORS[1]}
+SECOND_LOOK: dict[str, Any] = {"color": COLORS[0], "linestyle": "--"}
+"""Of the loss and the rate, and of the validation loss and the limit."""
 SEVERITY_INKS: dict[Severity, str] = {"severe": "#b3261e", "warning": "#8a5a00", "note": "#0b5c8f"}
 MOST_BARS = 8
 """Findings that are drawn, the first ones; a page has all."""
