@@ -55,7 +55,7 @@ def follow(follower: Follower, folder: Path, console: Console, every: float) -> 
     """Show a run until it ends; the last picture stays on the terminal."""
     run = _wait_for(follower, folder, console, every)
     try:
-        # rich's Live takes several steps to begin, and Ctrl-C between two of them would leave the terminal as it is then
+        # Live of rich takes several steps to begin, and Ctrl-C between them would leave the terminal as it is then
         console.set_alt_screen(True)
         console.show_cursor(False)
         _draw(run, console)
