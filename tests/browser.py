@@ -64,7 +64,9 @@ class Browser:
         for domain in ("Page", "Runtime", "Network", "Log"):
             self._call(f"{domain}.enable")
 
-    def open(self, path: Path, *, width: int = 1200, height: int = 900, is_dark: bool = False, scale: float = 1) -> None:
+    def open(
+        self, path: Path, *, width: int = 1200, height: int = 900, is_dark: bool = False, scale: float = 1
+    ) -> None:
         """Open a file, and wait until it is loaded and two frames are drawn."""
         self.requests.clear()
         self.complaints.clear()
@@ -96,7 +98,9 @@ class Browser:
 
     def frames(self) -> None:
         """Let observers and two frames run."""
-        self.run("new Promise((done) => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 50))")
+        self.run(
+            "new Promise((done) => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 50))"
+        )
 
     def press(self, *keys: str) -> None:
         """Press keys one after the other; a single character is typed."""

@@ -17,6 +17,7 @@ except ImportError as error:
 
 from rich.text import Text
 
+from wellcond.cli.commands.compare import compare
 from wellcond.cli.commands.demo import demo
 from wellcond.cli.commands.diagnose import diagnose
 from wellcond.cli.commands.predict_lr import predict_lr
@@ -77,6 +78,7 @@ app.command("predict-lr")(predict_lr)
 app.command()(probe)
 app.command()(watch)
 app.command()(report)
+app.command()(compare)
 
 
 def add_command(app: typer.Typer, entry: EntryPoint) -> None:

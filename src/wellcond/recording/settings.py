@@ -28,7 +28,7 @@ def settings(manifest: Mapping[str, Any]) -> dict[str, str]:
 
     Example:
         >>> settings({"schema": 1, "budget": 0.05, "optimizer": {"class": "SGD", "groups": [{"lr": 0.1}]}})
-        {'budget': '0.05', 'optimizer class': 'SGD', 'optimizer groups lr': '0.1'}
+        {'budget': '0.05', 'optimizer': 'SGD', 'optimizer lr': '0.1'}
     """
     chosen = {name: value for name, value in manifest.items() if name not in OTHERS}
     if isinstance(chosen.get("created"), (int, float)):
@@ -37,13 +37,13 @@ def settings(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _flat(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The leaves of nested entries; an entry of a list of several has its place in its path."""
+    """The leaves of nested entries. What there is one of needs neither a number nor, in a list, the list's name."""
     if isinstance(value, Mapping):
         for name, each in value.items():
-            yield from _flat(each, (*path, str(name).replace("_", " ")))
+            yield from _flat(each, path if name == "class" else (*path, str(name).replace("_", " ")))
     elif isinstance(value, (list, tuple)) and any(isinstance(each, Mapping) for each in value):
         for i, each in enumerate(value, start=1):
-            yield from _flat(each, path if len(value) == 1 else (*path, str(i)))
+            yield from _flat(each, path[:-1] if len(value) == 1 else (*path[:-1], f"{path[-1].removesuffix('s')} {i}"))
     elif isinstance(value, float):
         yield path, number(value)
     elif value is not None:

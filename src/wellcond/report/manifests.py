@@ -50,4 +50,6 @@ def progress_text(run: Run) -> str:
     model = modules(run).get("", Module())
     parameters = f"{model.parameters:,} parameters" if model.parameters else ""
     optimizers = ", ".join(optimizer_classes(run.manifest))
-    return " · ".join(part for part in (run.status, f"{run.last_step:,} steps", model.kind, parameters, optimizers) if part)
+    return " · ".join(
+        part for part in (run.status, f"{run.last_step:,} steps", model.kind, parameters, optimizers) if part
+    )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wellcond.recording.history import Series
 
-POINTS = 600
+CURVE_POINTS = 600
 """Points of a curve: two for each of 300 places across, which is finer than a line is wide."""
 CELLS = 800_000
 """Cells of all heat maps of a page together, of two bytes each."""
@@ -20,7 +20,7 @@ ABSENT, NOT_FINITE, NOT_POSITIVE, LOWEST, HIGHEST = 0, 1, 2, 3, 65535
 """Codes of a cell: nothing measured, NaN or infinity, zero or less on a logarithmic scale, and the range of numbers."""
 
 
-def thinned(series: Series, points: int = POINTS) -> Series:
+def thinned(series: Series, points: int = CURVE_POINTS) -> Series:
     """At most this number of points: of each stretch of the series its smallest, its largest and its first NaN.
 
     Args:
@@ -31,7 +31,7 @@ def thinned(series: Series, points: int = POINTS) -> Series:
         >>> values = np.zeros(100_000)
         >>> values[70_000] = 9.0
         >>> short = thinned(Series(np.arange(100_000), values))
-        >>> len(short) <= POINTS, int(short.steps[short.values.argmax()])
+        >>> len(short) <= CURVE_POINTS, int(short.steps[short.values.argmax()])
         (True, 70000)
     """
     total = len(series)
@@ -99,8 +99,8 @@ def grid(series: dict[str, Series], columns: int, *, is_share: bool = False) -> 
 
     Example:
         >>> steps = np.arange(1, 5)
-        >>> made = grid({"fc1": Series(steps, np.array([1.0, 10.0, 100.0, np.nan]))}, columns=2)
-        >>> made.columns.tolist(), made.codes.tolist(), made.low, made.high
+        >>> cells = grid({"fc1": Series(steps, np.array([1.0, 10.0, 100.0, np.nan]))}, columns=2)
+        >>> cells.columns.tolist(), cells.codes.tolist(), cells.low, cells.high
         ([1, 3], [[3, 1]], 10.0, 10.0)
     """
     steps = _all_steps(list(series.values()))

@@ -27,8 +27,9 @@ from wellcond.results.text import duration, shortened
 TITLE = 12
 """Characters before each line."""
 RATE_BAR = 24
-MOST_LAYERS, MOST_FINDINGS = 6, 6
-COLUMNS = {
+MOST_SHOWN = 6
+"""Layers, and findings."""
+HEADINGS = {
     q.GRADIENT_NORM: "gradient",
     q.UPDATE_RATIO: "update/weight",
     q.SIGNAL_RMS: "RMS",
@@ -47,7 +48,11 @@ def frame(run: Run) -> RenderableType:
     severity = worst(each for each in run.findings if each.until is None)
     shown: Severity | None = None if severity == "note" else severity
     lines: list[RenderableType] = [
-        Text.assemble((run_name(run), "bold"), f"  {progress_text(run)}", (f"  {duration(run.seconds)}" if run.seconds else "", "dim")),
+        Text.assemble(
+            (run_name(run), "bold"),
+            f"  {progress_text(run)}",
+            (f"  {duration(run.seconds)}" if run.seconds else "", "dim"),
+        ),
         Text(f"{TERMINAL_MARKS[shown]} {clipped(run.verdict())}", style=f"bold {SEVERITY_COLORS[shown]}"),
         Text(""),
         *_loss(run),
@@ -80,7 +85,9 @@ def sparkline(series: Series, width: int = MOST_BLOCKS) -> str:
     starts = np.linspace(0, len(series), min(width, len(series)), endpoint=False).astype(np.int64)
     means = np.add.reduceat(series.values, starts) / np.diff(starts, append=len(series))
     strip = Strip("", ("",) * len(means), tuple(means.tolist()), is_curve=True)
-    return "".join("!" if not math.isfinite(mean) else block for (block, _), mean in zip(strip.sparkline(), means, strict=True))
+    return "".join(
+        "!" if not math.isfinite(mean) else block for (block, _), mean in zip(strip.sparkline(), means, strict=True)
+    )
 
 
 def _rate(run: Run) -> Iterator[Text]:
@@ -102,13 +109,13 @@ def _layers(run: Run) -> Iterator[RenderableType]:
     values = last_values(run)
     if not values:
         return
-    columns = {name: title for name, title in COLUMNS.items() if any(name in each for each in values.values())}
+    columns = {name: title for name, title in HEADINGS.items() if any(name in each for each in values.values())}
     table = new_table()
     table.add_column(f"layers, worst of {len(values)}", no_wrap=True)
     for title in columns.values():
         table.add_column(title, justify="right", no_wrap=True)
     findings = by_layer(each for each in run.findings if each.until is None)
-    for layer in by_health(run)[:MOST_LAYERS]:
+    for layer in by_health(run)[:MOST_SHOWN]:
         severity = worst_of(finding.severity for finding in findings.get(layer, ()))
         style = f"bold {SEVERITY_COLORS[severity]}" if severity else ""
         table.add_row(Text(shortened(layer, 32), style), *(Text(_cell(name, values[layer])) for name in columns))
@@ -129,9 +136,9 @@ def _findings(run: Run) -> Iterator[RenderableType]:
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True)
         table.add_column(ratio=1)
-        for each in newest[:MOST_FINDINGS]:
+        for each in newest[:MOST_SHOWN]:
             color = "dim" if each.until is not None else SEVERITY_COLORS[each.severity]
             table.add_row(Text(each.when, color), Text(headline(each), color), Text(clipped(each.summary), "dim"))
         yield from (Text("\nfindings, newest first", style="bold"), table)
-    if len(newest) > MOST_FINDINGS:
-        yield Text(f"and {len(newest) - MOST_FINDINGS} more: wellcond report {run_name(run)}", style="dim")
+    if len(newest) > MOST_SHOWN:
+        yield Text(f"and {len(newest) - MOST_SHOWN} more: wellcond report {run_name(run)}", style="dim")

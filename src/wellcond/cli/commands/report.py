@@ -17,7 +17,7 @@ from wellcond.report.health import digest_json
 from wellcond.report.manifests import progress_text, run_name
 from wellcond.report.terminal import show_findings
 
-PAGE = Path("run.html")
+RUN_PAGE = Path("run.html")
 """The file that is written if no other is named."""
 
 
@@ -42,7 +42,7 @@ def report(
     [cyan]wellcond report runs/a --out a.html --out rows.csv[/cyan]
     [cyan]wellcond report runs/a --json --fail-on warning[/cyan]
     """
-    output = Output(out or ([] if as_json else [PAGE]), as_json)
+    output = Output(out or ([] if as_json else [RUN_PAGE]), as_json)
     run = read_run(folder)
     output.finish(run, lambda console: _show(run, console), as_json=lambda: digest_json(run))
     raise typer.Exit(exit_code(run.findings, fail_on))

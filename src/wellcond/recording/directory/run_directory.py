@@ -39,8 +39,6 @@ ROWS_SHARE = 7 / 8
 """Share of the bound for rows; the rest is for temporary files and the manifest."""
 BYTES_OF_FULL = 1024
 """Bytes of the bound for each row of a full segment: it takes less than a hundredth of the bound."""
-LARGE = 2**14
-"""Rows of a segment that is worth waiting for the disk."""
 ATTEMPTS = 32
 """Times that rows are thinned after one append, over once for each file: one append alone may exceed the bound."""
 WAITING_ROWS = 200_000
@@ -225,8 +223,10 @@ class RunDirectory:
             self._waiting = [merging.thin(arrow()[0].concat_tables(self._waiting), is_first=not self._segments)]
 
     def _write(self, first: int, last: int, table: pyarrow.Table, *, thinned: int = 0) -> Segment:
-        is_large = table.num_rows >= min(LARGE, self._full)
-        return write_segment(self.path / ROWS, first, last, table, thinned=thinned, is_large=is_large)
+        # the sources of a merge, on the disk for long, are removed; one append is not worth the wait
+        return write_segment(
+            self.path / ROWS, first, last, table, thinned=thinned, is_durable=first != last or thinned > 0
+        )
 
     def _write_waiting_lines(self) -> None:
         if not self._waiting_lines:

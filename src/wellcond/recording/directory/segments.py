@@ -23,6 +23,8 @@ COLUMNS = list(TYPES)
 TEXTS = [name for name, kind in TYPES.items() if kind == TEXT]
 THINNED = b"wellcond.thinned"
 """Metadata of a file: how many times every second step of its rows was dropped."""
+SMALL = 2**12
+"""Rows of a file that stays in memory too, for the merge that comes soon."""
 LISTINGS = 20
 """Attempts to list a folder that a writer changes at the same time."""
 
@@ -84,11 +86,20 @@ def as_table(rows: Iterable[Row], time: float) -> pyarrow.Table:
 
 
 def write_segment(
-    folder: Path, first: int, last: int, table: pyarrow.Table, *, thinned: int = 0, is_large: bool = False
+    folder: Path, first: int, last: int, table: pyarrow.Table, *, thinned: int = 0, is_durable: bool = False
 ) -> Segment:
     """Write one file; raises `OutputError` if it cannot be written, and then there is none.
 
-    A small one stays in memory too, since it is merged soon. A large one is on the disk when this returns.
+    Args:
+        folder: Where the files are.
+        first: Number of the first append whose rows it holds.
+        last: Number of the last one.
+        table: The rows.
+        thinned: How many times every second step was dropped.
+        is_durable: Whether to wait until it is on the disk.
+
+    Returns:
+        The segment; a small one, which is merged soon, with its rows.
     """
     pa, parquet = arrow()
     content = pa.BufferOutputStream()
@@ -102,9 +113,10 @@ def write_segment(
     )
     path = folder / f"{first:06d}-{last:06d}.parquet"
     buffer = content.getvalue()
-    write_atomically(path, buffer, is_durable=is_large)
+    write_atomically(path, buffer, is_durable=is_durable)
     last_step = int(table["step"].to_numpy().max(initial=0))
-    return Segment(path, first, last, table.num_rows, buffer.size, thinned, last_step, None if is_large else table)
+    in_memory = table if table.num_rows < SMALL else None
+    return Segment(path, first, last, table.num_rows, buffer.size, thinned, last_step, in_memory)
 
 
 def read_table(path: Path, *, dictionaries: Sequence[str] = (), use_threads: bool = True) -> pyarrow.Table:

@@ -31,7 +31,9 @@ def document(title: str, body: str, plots: Mapping[str, Plot]) -> str:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise MissingExtra("plotly", "report") from error
-    data = f'<script>{get_plotlyjs()}</script>\n<script type="application/json" id="figures">{json_text(plots)}</script>'
+    data = (
+        f'<script>{get_plotlyjs()}</script>\n<script type="application/json" id="figures">{json_text(plots)}</script>'
+    )
     return bare_document(title, body, data=data, scripts=("page.js",))
 
 

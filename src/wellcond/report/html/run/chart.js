@@ -12,6 +12,7 @@ of the page. It can be read by pointer, touch and keyboard (arrows), and says th
 */
 
 const STYLE_HOST = document.querySelector("main");
+const byId = (id) => document.getElementById(id);
 const tone = (name) => getComputedStyle(STYLE_HOST).getPropertyValue("--" + name).trim() || name;
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 const LOG_FROM = 30; // positive values that span more than this factor get a logarithmic axis
@@ -261,3 +262,11 @@ function whenNear(host, begin) {
 }
 
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view.show(view.range));
+
+// the button that leaves an enlarged part
+const resetButton = byId("whole-run");
+view.listeners.add(() => {
+  resetButton.hidden = view.range === null;
+  if (view.range) resetButton.textContent = `steps ${view.range.map(wholeNumber).join(" to ")} · show all`;
+});
+resetButton.addEventListener("click", () => view.show(null));

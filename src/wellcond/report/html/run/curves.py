@@ -1,4 +1,4 @@
-"""Curves of a run for `line_chart.js`: the loss, the rate against its limit, and everything else of the whole network."""
+"""Curves of a run for `line_chart.js`: the loss, the rate against its limit, and the rest of the whole network."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ ELSEWHERE = {
 """Quantities that have a place in another chart."""
 
 
-def line(series: Series, name: str, color: str = FIRST, *, dash: list[int] | None = None, is_held: bool = False) -> Line:
+def line(
+    series: Series, name: str, color: str = FIRST, *, dash: list[int] | None = None, is_held: bool = False
+) -> Line:
     """A line through a series.
 
     Args:

@@ -31,7 +31,7 @@ MAPS = {
     q.LR: "learning rate",
 }
 """Quantities of layers that have a heat map, and the words on its button; most asked for first."""
-SHARES = (q.DEAD_SHARE, q.SATURATED_SHARE, q.SHIFT_COSINE)
+LINEAR = (q.DEAD_SHARE, q.SATURATED_SHARE, q.SHIFT_COSINE)
 """Quantities on a linear scale."""
 
 
@@ -48,9 +48,7 @@ class PageData:
     grids: dict[str, str]
 
 
-def page_data(
-    history: History, findings: Sequence[Finding], modules: Mapping[str, Module], last_step: int
-) -> PageData:
+def page_data(history: History, findings: Sequence[Finding], modules: Mapping[str, Module], last_step: int) -> PageData:
     """Everything that is drawn.
 
     Args:
@@ -65,7 +63,7 @@ def page_data(
     measured = {name: layers for name, layers in measured.items() if layers}
     columns = columns_for(max(map(len, measured.values()), default=0), len(measured))
     grids = {
-        name: grid({layer: history.series(name, layer) for layer in layers}, columns, is_share=name in SHARES)
+        name: grid({layer: history.series(name, layer) for layer in layers}, columns, is_share=name in LINEAR)
         for name, layers in measured.items()
     }
     content = {
@@ -92,6 +90,7 @@ def _finding(finding: Finding, index: int) -> dict[str, Any]:
         "summary": finding.summary,
         "step": finding.step,
         "until": finding.until,
+        "when": finding.when,
         "anchor": anchor(index),
     }
 
@@ -117,14 +116,14 @@ def _columns(nodes: Sequence[tuple[Node, int]], modules: Mapping[str, Module]) -
     }
 
 
-def _map(name: str, made: Grid, place: Mapping[str, int]) -> dict[str, Any]:
+def _map(name: str, cells: Grid, place: Mapping[str, int]) -> dict[str, Any]:
     return {
         "name": name,
         "title": MAPS[name],
-        "rows": [place[layer] for layer in made.layers],
-        "columns": made.columns.tolist(),
-        "last": made.last,
-        "low": made.low,
-        "high": made.high,
-        "isLog": made.is_log,
+        "rows": [place[layer] for layer in cells.layers],
+        "columns": cells.columns.tolist(),
+        "last": cells.last,
+        "low": cells.low,
+        "high": cells.high,
+        "isLog": cells.is_log,
     }

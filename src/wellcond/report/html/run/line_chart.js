@@ -214,3 +214,25 @@ class LineChart extends Chart {
 // Math.max(...values) overflows the stack on long arrays
 const max = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
 const min = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
+
+/** What the lines of a chart are, above it. */
+function legend(host, lines) {
+  host.before(element("p", { class: "legend" }, ...lines.map(({ name, color, dash }) =>
+    element("span", {}, element("i", { style: `--dot: var(--${color})`, class: dash ? "dashed" : "" }), name))));
+}
+
+/** A chart with a button for its scale, where it can have either. */
+function lineChart(host, options) {
+  const chart = new LineChart(host, options);
+  if (chart.canBeLog && options.hasScale !== false) {
+    const button = element("button", { type: "button", class: "small scale" });
+    const show = () => {
+      button.textContent = chart.isLog ? "linear scale" : "logarithmic scale";
+      chart.redraw();
+    };
+    button.addEventListener("click", () => { chart.isLog = !chart.isLog; show(); });
+    host.append(button);
+    show();
+  }
+  return chart;
+}

@@ -3,94 +3,9 @@
 /* The page of a run: puts the charts, the tree, the search box and the tables onto what the page came with. */
 
 const run = JSON.parse(document.getElementById("run-data").textContent);
-const byId = (id) => document.getElementById(id);
-const title = ([name, unit]) => (unit ? `${name} (${unit})` : name);
 view.full = run.steps;
 
 // charts of the whole network
-
-function legend(host, lines) {
-  if (lines.length < 2) return;
-  host.before(element("p", { class: "legend" }, ...lines.map(({ name, color, dash }) =>
-    element("span", {}, element("i", { style: `--dot: var(--${color})`, class: dash ? "dashed" : "" }), name))));
-}
-
-/** A chart with a button for its scale, where it can have either. */
-function lineChart(host, options) {
-  const chart = new LineChart(host, options);
-  if (chart.canBeLog && options.hasScale !== false) {
-    const button = element("button", { type: "button", class: "small scale" });
-    const show = () => {
-      button.textContent = chart.isLog ? "linear scale" : "logarithmic scale";
-      chart.redraw();
-    };
-    button.addEventListener("click", () => { chart.isLog = !chart.isLog; show(); });
-    host.append(button);
-    show();
-  }
-  return chart;
-}
-
-/** Findings as bars above a plot, from where they began to where they ended; each is a link to its card. */
-class Timeline {
-  constructor(findings) {
-    this.findings = findings.filter(({ step }) => step !== null);
-    this.bars = this.findings.map(({ rule, layer, severity, step, until, anchor }) => element(
-      "a",
-      {
-        class: `bar ${severity}`, href: `#${anchor}`,
-        title: `${rule}${layer ? ` at ${layer}` : ""}, ${until === null ? `since step ${wholeNumber(step)}` : `steps ${wholeNumber(step)} to ${wholeNumber(until)}`}`,
-      },
-      element("span", {}, `${MARKS[severity]} ${rule}`),
-    ));
-    this.more = element("a", { class: "bar-more", href: "#findings", hidden: true });
-  }
-
-  /** Rows that are needed at a width, so that no two labels meet. */
-  rows(width) {
-    return Math.min(this.place(width, (step) => ((step - run.steps[0]) / (run.steps[1] - run.steps[0] || 1)) * width), Timeline.MOST);
-  }
-
-  /** Gives every bar the first row in which neither it nor its label meets another; returns how many rows that takes. */
-  place(width, x) {
-    const ends = [];
-    this.lanes = this.findings.map(({ rule, step, until }) => {
-      const label = 7 * rule.length + 30;
-      const begin = clamp(x(step), 0, width);
-      const end = clamp(until === null ? width : x(until), begin + 3, width);
-      const isLeft = begin + label > width; // a label that would leave the chart stands before its bar
-      const start = isLeft ? begin - label : begin;
-      const free = ends.findIndex((taken) => taken + 6 <= start);
-      const lane = free < 0 ? ends.length : free;
-      ends[lane] = isLeft ? end : end - begin < label ? end + label : end;
-      return { lane, begin, end, side: isLeft ? "before" : end - begin < label ? "after" : "inside" };
-    });
-    return ends.length;
-  }
-
-  draw(chart) {
-    const { left, right } = chart.plot;
-    this.place(right - left, (step) => chart.x(step) - left);
-    const [from, to] = view.steps;
-    let hidden = 0;
-    this.bars.forEach((bar, i) => {
-      const { step, until } = this.findings[i];
-      const { lane, begin, end, side } = this.lanes[i];
-      const isOut = (until ?? to) < from || step > to;
-      bar.hidden = isOut || lane >= Timeline.MOST;
-      hidden += !isOut && bar.hidden;
-      bar.style.left = `${left + begin}px`;
-      bar.style.width = `${Math.max(end - begin, 3)}px`;
-      bar.style.top = `${lane * Timeline.ROW}px`;
-      bar.classList.toggle("ended", until !== null && until <= to);
-      bar.dataset.label = side;
-    });
-    this.more.hidden = !hidden;
-    this.more.textContent = `${hidden} more below`;
-  }
-}
-Timeline.ROW = 22;
-Timeline.MOST = 7;
 
 const spansOf = (findings) => findings
   .filter(({ step }) => step !== null)
@@ -120,17 +35,10 @@ const spansOf = (findings) => findings
   for (const { name, lines } of run.network) {
     const host = element("div");
     byId("network").append(element("figure", {}, element("figcaption", {}, name), host));
-    legend(host, lines);
+    if (lines.length > 1) legend(host, lines);
     lineChart(host, { lines, height: 170, label: `${name} over steps. Arrow keys read it.`, hasScale: false });
   }
 }
-
-const resetButton = byId("whole-run");
-view.listeners.add(() => {
-  resetButton.hidden = view.range === null;
-  if (view.range) resetButton.textContent = `steps ${view.range.map(wholeNumber).join(" to ")} · show all`;
-});
-resetButton.addEventListener("click", () => view.show(null));
 
 // the model and its layers
 
@@ -201,7 +109,11 @@ const tree = new ModelTree(byId("tree"), nodes, (i) => openLayer(i, { isScrolled
 {
   const worst = run.findings.find(({ layer }) => layer && nodeOf.has(layer));
   const first = worst ? nodeOf.get(worst.layer) : run.maps[0]?.rows[0] ?? 0;
-  whenNear(detail, () => { tree.select(first); openLayer(first, { isScrolled: false }); });
+  whenNear(detail, () => {
+    if (charts.length) return; // a search has opened another one already
+    tree.select(first);
+    openLayer(first);
+  });
 }
 function showLayer(i) {
   tree.select(i);

@@ -45,7 +45,7 @@ class ModelTree {
     const isFolder = this.children[i].length > 0;
     const row = element(
       "div",
-      { class: `row ${severity || (inside ? "inside" : "sound")}`, "data-node": i, tabindex: "-1" },
+      { class: `row ${severity || (inside ? `inside ${inside}` : "sound")}`, "data-node": i, tabindex: "-1" },
       element("span", { class: "fold-mark", "aria-hidden": "true" }, isFolder ? "▸" : ""),
       element("span", { class: "sign", "aria-hidden": "true" }, MARKS[severity] ?? (inside ? "○" : "●")),
       element("span", { class: "name" }, name || kind),

@@ -100,7 +100,9 @@ def manifest(modules: dict[str, str]) -> dict[str, object]:
         "created": 1.7e9,
         "budget": 0.05,
         "optimizer": {"class": "SGD", "groups": [{"lr": 0.1, "momentum": 0.9}]},
-        "model": [{"name": name, "type": kind, "parameters": 1000 + i} for i, (name, kind) in enumerate(modules.items())],
+        "model": [
+            {"name": name, "type": kind, "parameters": 1000 + i} for i, (name, kind) in enumerate(modules.items())
+        ],
     }
 
 
