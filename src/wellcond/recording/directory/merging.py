@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LEVELS = 3
 FANOUT = 8
-"""Each level of files has this times as many rows as the one below, up to full ones."""
+"""How much larger the files of a level are than those of the level below."""
 MOST_FILES = 16
 """Below the first level, however few rows they have."""
 THINNED_SHARE = 0.8

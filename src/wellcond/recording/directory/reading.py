@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wellcond.recording.directory.segments import LISTINGS, NAME, TEXTS, covers, listed, read_table
+from wellcond.recording.directory.segments import LISTINGS, SEGMENT, TEXTS, covers, listed, read_table
 from wellcond.recording.history import EMPTY, Columns, History, Series
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def read_rows(folder: Path) -> Recorded:
     """Read all files of rows; those that are damaged, or are not ours, are left out and named."""
     reader = _Reader()
     parts, notes = _parts(folder, reader)
-    foreign = sorted(path.name for path in folder.glob("*.parquet") if not NAME.fullmatch(path.name))
+    foreign = sorted(path.name for path in folder.glob("*.parquet") if not SEGMENT.fullmatch(path.name))
     notes += [f"{name} was left out: it is no file of this run." for name in foreign]
     history = History.of_columns([part.columns for part in parts], list(reader.series), reader.units)
     times = [part.times for part in parts] or [EMPTY]

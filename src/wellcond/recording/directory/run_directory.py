@@ -108,7 +108,7 @@ class RunDirectory:
                 segments = _recovered(folder)
                 now = time.time()
                 content = manifest.described(entries, max_bytes)
-                if (folder / manifest.NAME).exists():
+                if (folder / manifest.MANIFEST).exists():
                     content = manifest.read_manifest(folder) | content | {"status": "running"}
                 else:
                     content = manifest.new_manifest(entries, max_bytes, now)
@@ -231,7 +231,7 @@ class RunDirectory:
     def _write_waiting_lines(self) -> None:
         if not self._waiting_lines:
             return
-        with naming(self.path / findings_log.NAME):
+        with naming(self.path / findings_log.FINDINGS):
             size = findings_log.append_lines(self.path, self._waiting_lines)
             self._waiting_lines.clear()
             limit = int(FINDINGS_SHARE * self.manifest["max_bytes"])

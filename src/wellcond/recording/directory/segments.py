@@ -15,7 +15,7 @@ from wellcond.results.files import write_atomically
 if TYPE_CHECKING:
     import pyarrow
 
-NAME = re.compile(r"(\d{6,})-(\d{6,})\.parquet")
+SEGMENT = re.compile(r"(\d{6,})-(\d{6,})\.parquet")
 TEXT = "BYTE_ARRAY"
 TYPES = {"time": "DOUBLE", "step": "INT64", "layer": TEXT, "quantity": TEXT, "value": "DOUBLE", "unit": TEXT}
 """How Parquet stores each column."""
@@ -162,7 +162,7 @@ def listed(folder: Path) -> list[Path]:
     """
     before = None
     for _ in range(LISTINGS):
-        names = {entry.name for entry in folder.iterdir() if NAME.fullmatch(entry.name)}
+        names = {entry.name for entry in folder.iterdir() if SEGMENT.fullmatch(entry.name)}
         if names == before:
             break
         before = names
@@ -187,7 +187,7 @@ def until(table: pyarrow.Table, step: int) -> pyarrow.Table:
 
 
 def _numbers(path: Path) -> tuple[int, int]:
-    match = NAME.fullmatch(path.name)
+    match = SEGMENT.fullmatch(path.name)
     if match is None:
         raise ValueError("its name is not that of a segment")
     return int(match[1]), int(match[2])
