@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wellcond.recording.directory.segments import LISTINGS, SEGMENT, TEXTS, covers, listed, read_table
+from wellcond.recording.directory.segments import LISTINGS, SEGMENT, covers, listed, read_table
 from wellcond.recording.history import EMPTY, Columns, History, Series
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class _Reader:
         self.units: dict[str, str] = {}
 
     def read(self, path: Path) -> _Part:
-        table = read_table(path, dictionaries=TEXTS).unify_dictionaries().combine_chunks()
+        table = read_table(path)
         quantities, layers, units = (_indices(table, name) for name in ("quantity", "layer", "unit"))
         steps, values, times = (table[name].to_numpy() for name in ("step", "value", "time"))
         changes = np.flatnonzero(np.diff(times, prepend=np.nan))
