@@ -9,17 +9,22 @@ from __future__ import annotations
 import argparse
 import hashlib
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
+import wellcond as wc
 from benchmarks.run_faults import faults, healthy, training
 from benchmarks.run_faults.rows import RowRecorder
 from benchmarks.run_faults.training import FAULTS, HEALTHY, Case
 from wellcond.diagnosis.finding import Finding
 from wellcond.recording.course import Course
 from wellcond.recording.history import History
+from wellcond.recording.logbook import FindingWarning
 from wellcond.recording.run_rule import RunEvidence
 from wellcond.results import Row
 
@@ -49,6 +54,22 @@ def recorded(case: Case, seed: int, folder: Path | None) -> tuple[list[Row], lis
     if path is not None:
         path.write_bytes(pickle.dumps(result))
     return result
+
+
+def found_by_recorder(case: Case, seed: int, budget: float) -> tuple[Finding, ...]:
+    """What a recorder in the loop reports."""
+    torch.manual_seed(seed)
+    recorders: list[wc.Recorder] = []
+
+    def record(model: nn.Module, optimizer: Optimizer, loss: Any, scaler: Any = None) -> wc.Recorder:
+        recorders.append(wc.Recorder(model, optimizer, loss, budget=budget, scaler=scaler))
+        return recorders[-1]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FindingWarning)
+        case.run(record)
+        recorders[0].close()
+    return recorders[0].findings
 
 
 def judged(rows: list[Row], layers: list[str], flush: int = FLUSH) -> Course:
@@ -91,6 +112,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="folder for rows, so that nothing is trained twice")
     parser.add_argument("--flush", type=int, default=FLUSH)
+    parser.add_argument("--recorder", action="store_true", help="by wc.Recorder as it is, in its share of the time")
+    parser.add_argument("--budget", type=float, default=0.05, help="share of the time, of the recorder")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -99,7 +122,10 @@ def main() -> None:
         if arguments.word not in case.name:
             continue
         for seed in range(arguments.seeds):
-            findings = judged(*recorded(case, seed, arguments.keep), arguments.flush).findings
+            if arguments.recorder:
+                findings = found_by_recorder(case, seed, arguments.budget)
+            else:
+                findings = judged(*recorded(case, seed, arguments.keep), arguments.flush).findings
             counted = {level: sum(each.severity == level for each in findings) for level in ("severe", "warning")}
             if case.rules:
                 total_faults += 1

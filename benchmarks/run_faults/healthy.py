@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
 from torch.nn.functional import mse_loss
 from torch.optim import SGD, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR, CosineAnnealingWarmRestarts, LambdaLR, OneCycleLR, StepLR
@@ -230,19 +231,13 @@ def gradients_clipped_from_the_start(record: Record) -> None:
 @healthy
 def a_loss_scale_that_is_halved_now_and_then(record: Record) -> None:
     model = mlp(64, 64, 64, 10)
-    optimizer = SGD(model.parameters(), 0.1)
-    loss = nn.CrossEntropyLoss()
-    rec, draw, scale = record(model, optimizer, loss), sampled(32, data()[0]), 65536.0
-    for step in range(1, STEPS + 1):
-        batch = draw(step)
-        optimizer.zero_grad()
-        value = loss(model(batch[0]), batch[1])
-        value.backward()
-        scale *= 0.5 if step in (1, 2, 3) or step % 450 == 0 else 2.0 if step % 300 == 0 else 1.0
-        if hasattr(rec, "_on_change"):
-            rec._on_change("loss_scale", scale)
-        optimizer.step()
-        rec.step(value, batch)
+
+    def overflow(step: int) -> None:
+        if step in (1, 2, 3) or step % 450 == 0:
+            model.fc2.weight.grad.fill_(float("inf"))
+
+    scaler = GradScaler("cpu", growth_interval=300)
+    train(record, model, SGD(model.parameters(), 0.1), sampled(32, data()[0]), after_backward=overflow, scaler=scaler)
 
 
 @healthy

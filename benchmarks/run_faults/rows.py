@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
@@ -20,8 +21,14 @@ EVERY = 10
 class RowRecorder:
     """Collects rows; used as the recorder is, by `step` and `validation`."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self.model, self.optimizer, self.loss = model, optimizer, loss
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        scaler: GradScaler | None = None,
+    ) -> None:
+        self.model, self.optimizer, self.loss, self.scaler = model, optimizer, loss, scaler
         self.rows: list[Row] = []
         self.steps = 1  # of the step that is under way
         self.layers = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
@@ -57,7 +64,7 @@ class RowRecorder:
         def hook(gradient: Tensor) -> None:
             if self._is_sampled:
                 old = 0.0 if p.grad is None else float(p.grad.norm())
-                self._new.setdefault(p, float(gradient.norm()))
+                self._new.setdefault(p, float(gradient.detach().norm()))
                 self._old[p] = min(old, self._old.get(p, old))
 
         return hook
@@ -124,6 +131,8 @@ class RowRecorder:
         value = float(value.detach()) if isinstance(value, Tensor) else value
         self._row("", "training_loss", value)
         self._on_change("lr", max(float(group["lr"]) for group in self.optimizer.param_groups))
+        if self.scaler is not None:
+            self._on_change("loss_scale", self.scaler.get_scale())
         if batch is not None:
             key = hash((float(batch[0].double().sum()), float(batch[0].flatten()[0]), batch[0].shape))
             is_old = key in self._batches[-8:]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -16,8 +17,8 @@ from wellcond.problem.digits import digits
 
 STEPS = 2000
 Batch = tuple[Tensor, Tensor]
-Record = Callable[[nn.Module, Optimizer, Callable[[Tensor, Tensor], Tensor]], Any]
-"""Makes the recorder of a run."""
+Record = Callable[..., Any]
+"""Makes the recorder of a run, of a model, its optimizer, its loss and, if there is one, its scaler."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,11 @@ def train(
     clears: Callable[[int], bool] = lambda _: True,
     passes: int = 1,
     limit_every: int = 0,
+    scaler: GradScaler | None = None,
 ) -> None:
     """A plain loop."""
     loss = nn.CrossEntropyLoss() if loss is None else loss
-    rec = record(model, optimizer, loss)
+    rec = record(model, optimizer, loss, scaler)
     for step in range(1, steps + 1):
         if before is not None:
             before(step)
@@ -144,10 +146,14 @@ def train(
         for _ in range(passes):
             batch = batches(step)
             value = loss(model(batch[0]), batch[1])
-            (value / passes).backward()
+            (value / passes if scaler is None else scaler.scale(value / passes)).backward()
         if after_backward is not None:
             after_backward(step)
-        optimizer.step()
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
         rec.step(value, batch)
         if scheduler is not None:
             scheduler.step()

@@ -29,6 +29,10 @@ LOWER = (0.1, 0.01, 1e-4, 1e-6, 1e-9)
 """Factors of the rate, tried one after another where the loss goes up, until it goes down."""
 HIGHER = (10.0, 100.0)
 """Factors of the rate, tried where the loss moves little."""
+FAR_HIGHER = (1e4, 1e6)
+"""Factors of the rate, tried after these where the weights hardly move either."""
+HARDLY_MOVES = 1e-2
+"""‖Δθ‖/‖θ‖ after a short run, below which its rate cannot tell whether the network trains."""
 RISE = 0.02
 """Share of the loss: a rise from which lower rates are tried. Around a minimum, steps go up and down by less."""
 SPIKE = 1.3
@@ -137,10 +141,11 @@ class Attempts:
         if factor == 1 and not changes:
             self.trained = run
         early = after = (math.nan,) * len(self.known.before)
-        lost, most_lost, of_outputs = math.nan, "", None
+        lost, most_lost, of_outputs, moved = math.nan, "", None, math.nan
         try:
             run.run(self.short)
             early = after = tuple(run.evaluate())
+            moved = _moved(self.trainer, run)
             lost, most_lost = _lost(self.trainer, run)
             if steps > self.short and not self.allowed.is_late:
                 run.run(steps - self.short)
@@ -151,12 +156,13 @@ class Attempts:
                 raise
             run.diverged_at, run.cause = len(run.losses) + 1, str(error)
             after = (math.nan,) * len(early)
-        return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost, of_outputs)
+        return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost, of_outputs, moved)
 
     def allows(self, steps: int, what: str) -> bool:
         """Whether another attempt fits; if not, it is left out."""
         evaluations = 1 + (steps > self.short)
-        return self.allowed.has(steps + evaluations * len(self.known.before) / 3, what)
+        of_outputs = 2 if steps > self.short else 0
+        return self.allowed.has(steps + (evaluations * len(self.known.before) + of_outputs) / 3, what)
 
     def lower(self, known: Trial, own: Attempt) -> list[Attempt]:
         """Lower rates until the loss falls, or until it rises in proportion to two rates, as steps uphill make it."""
@@ -176,13 +182,16 @@ class Attempts:
         """Higher rates while the loss falls: above that of its own, or above the highest of its schedule, and this."""
         attempts: list[Attempt] = []
         at_peak = [(self.rise, self.long)] if self.rise > 1 else []
-        for factor, steps in (*at_peak, *((self.rise * factor, self.short) for factor in HIGHER)):
+        for factor, steps in (*at_peak, *((self.rise * factor, self.short) for factor in (*HIGHER, *FAR_HIGHER))):
+            if factor > self.rise * max(HIGHER) and not 0 < attempts[-1].moved < HARDLY_MOVES:
+                break
             self.report(f"{factor:g} times its rate", 0.4)
             if not self.allows(steps, "higher rates"):
                 break
             attempts.append(self.attempt(factor, steps))
             falls = known.outcome(attempts[-1]) in FALLING
-            if not falls or replace(known, others=tuple(attempts)).uphill:
+            goes_on = falls or 0 < attempts[-1].moved < HARDLY_MOVES
+            if not goes_on or replace(known, others=tuple(attempts)).uphill:
                 break
         return attempts
 
@@ -212,6 +221,14 @@ class Attempts:
             self.report("running statistics", 0.7)
             attempts["running statistics"] = self.attempt(1.0, self.long, batchnorm="running")
         return attempts
+
+
+def _moved(trainer: CopyTrainer, run: CopyRun) -> float:
+    """How far a run has gone: ‖Δθ‖/‖θ‖ over all trainable parameters."""
+    pairs = [*zip(trainer.problem.params.values(), run.problem.params.values(), strict=True)]
+    size = sum(float(before.detach().double().square().sum()) for before, _ in pairs)
+    way = sum(float((after.detach().double() - before.detach().double()).square().sum()) for before, after in pairs)
+    return math.sqrt(way / size) if size else math.inf
 
 
 def _lost(trainer: CopyTrainer, run: CopyRun) -> tuple[float, str]:

@@ -162,8 +162,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "bad-initialisation": ("attention-saturation", *_OF_A_WRONG_SCALE),
     # the learning rate
     "learning-rate-too-high": (
-        "diverging", "loss-spike", "non-finite", "dying-neurons", "saturated-activation", "exploding-gradient",
-        "vanishing-gradient", "rank-collapse", "labels-unrelated", "loss-not-decreasing",
+        "diverging", "loss-spike", "non-finite", "no-gradient", "dying-neurons", "saturated-activation",
+        "exploding-gradient", "vanishing-gradient", "rank-collapse", "labels-unrelated", "loss-not-decreasing",
     ),
     "learning-rate-too-low": ("loss-not-decreasing",),
     "diverging": ("non-finite",),
@@ -171,13 +171,15 @@ CAUSES: dict[str, tuple[str, ...]] = {
     # what signals and gradients show
     "attention-saturation": ("vanishing-gradient", "lost-updates", "learning-rate-too-low", "loss-not-decreasing"),
     "dying-neurons": (
-        "no-gradient", "vanishing-gradient", "rank-collapse", "learning-rate-too-low", "labels-unrelated",
+        "no-gradient", "diverging", "vanishing-gradient", "rank-collapse", "learning-rate-too-low", "labels-unrelated",
         "loss-not-decreasing",
     ),
     "vanishing-gradient": (
         "last-layer-drift", "lost-updates", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
     ),
-    "saturated-activation": ("vanishing-gradient", "lost-updates", "learning-rate-too-low", "loss-not-decreasing"),
+    "saturated-activation": (
+        "diverging", "vanishing-gradient", "lost-updates", "learning-rate-too-low", "loss-not-decreasing",
+    ),
     "saturated-output": ("vanishing-gradient", "lost-updates", "learning-rate-too-low", "loss-not-decreasing"),
     "exploding-gradient": (
         "non-finite", "diverging", "last-layer-drift", "learning-rate-too-high", "learning-rate-too-low",

@@ -19,7 +19,7 @@ from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches
 from wellcond.diagnosis.probes.constant_terms import lost_slope
-from wellcond.diagnosis.probes.cut_off import cut_off
+from wellcond.diagnosis.probes.cut_off import MOST_LAYERS, cut_off
 from wellcond.diagnosis.probes.drawn import weighs_by_itself
 from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
 from wellcond.diagnosis.shared_norms import shared_norm
@@ -44,6 +44,8 @@ FEW_STEPS, FEWER_BATCHES = 150.0, 4
 """Below this many steps allowed, the trial has this many mini-batches: each evaluation passes all of them."""
 FEW = 8
 """Examples that any sound network can fit."""
+PAIRS_U = 2.0 + MOST_LAYERS / 3
+"""Cost of exchanging outputs, and of moving layers that get no gradient."""
 BY_CHANCE = 4.0
 """Standard deviations of shuffled targets: below it the inputs may not predict the targets, and what a run learns may
 be single examples."""
@@ -141,7 +143,8 @@ def trial(
                 few = _few(problem, batches[0], in_pass, steps, failures)
         of_one_point = None
         unreached: tuple[str, ...] = ()
-        if is_suspect(known, own) and sees_pairs(start, batches[0]):
+        what = "whether outputs tell examples apart"
+        if is_suspect(known, own) and allowed.has(PAIRS_U, what) and sees_pairs(start, batches[0]):
             with failures.recording("what outputs send no gradient to"), start.counted() as copy:
                 unreached = cut_off(copy)
             if few is not None:
@@ -198,7 +201,7 @@ def _handful_steps(in_pass: float, most: float) -> int:
 
 def _handful_price(steps: int, examples: int) -> float:
     """The cost of a handful, also where it is trained uphill too, in steps of a mini-batch with `examples` examples."""
-    return (5 * steps / 3 + 4) * min(FEW / examples, 1.0)
+    return (5 * steps / 3 + 4) * min(FEW / examples, 1.0) + 1
 
 
 def _mini_batch_count(most: float) -> int:

@@ -58,6 +58,7 @@ class Attempt:
             below their precision; NaN if it was not counted.
         most_lost: The parameter with most of these weights; "" if they were not counted.
         paired: What its outputs on the first batch are worth at the end; None for a short run, or if that is not known.
+        moved: ‖Δθ‖/‖θ‖ after the number of steps that all attempts have taken; NaN if it is not finite.
     """
 
     factor: float
@@ -68,6 +69,7 @@ class Attempt:
     lost: float = math.nan
     most_lost: str = ""
     paired: Paired | None = None
+    moved: float = math.nan
 
     @property
     def loss(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from wellcond.diagnosis.causes import KINDS, kind_of
-from wellcond.diagnosis.finding import SEVERITIES, Finding
+from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
 from wellcond.diagnosis.judge import explains
 from wellcond.recording import rules as rules  # registers every rule of a run
 from wellcond.recording.layer_changes import around
@@ -21,6 +21,8 @@ class _Episode:
     seen: int
     """Last step at which a rule saw it."""
     layers: list[str]
+    reported: Severity | None = None
+    """How severe it was when it was last reported."""
 
     @property
     def is_open(self) -> bool:
@@ -46,7 +48,12 @@ class _Episode:
         worst = min(self.finding.severity, other.severity, key=SEVERITIES.index)
         self.finding = replace(other, severity=worst, step=self.finding.step)
 
+    def is_news(self) -> bool:
+        """Whether it was not reported, or is worse than it was then."""
+        return self.reported is None or SEVERITIES.index(self.finding.severity) < SEVERITIES.index(self.reported)
+
     def shown(self) -> Finding:
+        """With the names of its other layers."""
         others = [layer for layer in self.layers if layer and layer != self.finding.layer]
         if not others:
             return self.finding
@@ -63,6 +70,7 @@ class Course:
 
     Args:
         ignore: Names of rules that are not applied.
+        earlier: Findings of the same run before it was interrupted.
 
     Example:
         >>> from wellcond.recording.history import History
@@ -77,9 +85,13 @@ class Course:
         ([], [])
     """
 
-    def __init__(self, ignore: Collection[str] = ()) -> None:
+    def __init__(self, ignore: Collection[str] = (), earlier: Iterable[Finding] = ()) -> None:
         self._ignore = ignore
-        self._episodes: list[_Episode] = []
+        self._episodes = [
+            _Episode(replace(each, consequences=()), each.step or 0, [each.layer], each.severity)
+            for finding in earlier
+            for each in (finding, *finding.consequences)
+        ]
         self._failures: dict[str, Finding] = {}
 
     @property
@@ -94,10 +106,10 @@ class Course:
             evidence: Every number so far.
 
         Returns:
-            What began and what ended since the last call. What is over by the time it is seen, as a spike, is in both.
+            What began since the last call, or became worse than it was when it was reported; and what ended. What is
+            over by the time it is seen, as a spike, is in both.
         """
-        before = list(self._episodes)
-        was_open = [each for each in before if each.is_open]
+        was_over = {id(each) for each in self._episodes if not each.is_open}
         for finding in self._judged(evidence):
             episode = next((each for each in reversed(self._episodes) if each.holds(finding)), None)
             if episode is None:
@@ -107,8 +119,10 @@ class Course:
         for each in self._episodes:
             if each.is_open and evidence.step - each.seen > around(evidence.step):
                 each.finding = replace(each.finding, until=each.seen)
-        began = [each for each in self._episodes if each not in before]
-        ended = [each for each in (*was_open, *began) if not each.is_open]
+        began = [each for each in self._episodes if each.is_news()]
+        ended = [each for each in self._episodes if not each.is_open and id(each) not in was_over]
+        for each in began:
+            each.reported = each.finding.severity
         return [each.shown() for each in began], [each.shown() for each in ended]
 
     def _judged(self, evidence: RunEvidence) -> Iterable[Finding]:
@@ -149,9 +163,15 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _began_before(cause: Finding, effect: Finding) -> bool:
-    """Whether a cause was there when its effect began, or as good as that."""
+    """Whether a cause was there when its effect began, or as good as that.
+
+    What layers show may come before what the loss shows: units die of a rate before the loss rises.
+    """
     began, ended, step = cause.step or 0, cause.until, effect.step or 0
-    return began <= step + around(step) and (ended is None or step <= ended + around(ended))
+    if effect.rule == "loss-not-decreasing":  # dated from the start, whenever its cause began
+        return True
+    early = step if kind_of(effect.rule) == "symptom" and not cause.layer else around(step)
+    return began <= step + early and (ended is None or step <= ended + around(ended))
 
 
 def _inspected(evidence: RunEvidence) -> Iterable[Finding]:

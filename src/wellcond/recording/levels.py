@@ -22,8 +22,15 @@ def finite(series: Series) -> Series:
 
 
 def median(values: NDArray[np.float64]) -> float:
-    """The median; NaN of nothing."""
-    return float(np.median(values)) if len(values) else float("nan")
+    """The median of finite numbers; NaN of nothing."""
+    return float(middle(values)) if len(values) else float("nan")
+
+
+def middle(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Medians along the last axis; `np.median` takes ten times as long for few numbers."""
+    low, high = (values.shape[-1] - 1) // 2, values.shape[-1] // 2
+    ordered = np.partition(values, (low, high), axis=-1)
+    return np.asarray((ordered[..., low] + ordered[..., high]) / 2)
 
 
 def spread(values: NDArray[np.float64]) -> float:
@@ -50,7 +57,7 @@ def blocks(values: NDArray[np.float64], width: int, most: int = 256) -> NDArray[
     """
     count = min(len(values) // width, most)
     table = values[len(values) - count * width :].reshape(count, width)
-    return np.asarray(np.median(table[:, :: -(-width // MOST_IN_A_BLOCK)], axis=1))
+    return middle(table[:, :: -(-width // MOST_IN_A_BLOCK)])
 
 
 def smooth(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
@@ -64,7 +71,7 @@ def smooth(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     if not half:
         return values
     padded = np.pad(values, half, mode="edge")
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1))
+    return middle(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1))
 
 
 def noise(values: NDArray[np.float64]) -> float:
@@ -88,7 +95,7 @@ def lasting(series: Series, limit: float) -> int | None:
 
     A single sample on the other side is passed over: the running median of three is compared.
     """
-    if len(series) < 2:
+    if len(series) < 2 or series.values[-1] <= limit:
         return None
     start = last_before(smooth(series.values, 3) > limit)
     return int(series.steps[start]) if start < len(series) else None

@@ -10,7 +10,7 @@ import numpy as np
 
 from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
-from wellcond.recording.levels import OF_MEDIAN, blocks, finite, last_before, median, noise, smooth, spread
+from wellcond.recording.levels import OF_MEDIAN, blocks, finite, last_before, median, middle, noise, smooth, spread
 
 FEWEST = Condition("steps", 24, origin="three blocks of eight: before, and after a rise")
 FIRST = Condition("steps whose median is the loss at the start", 8, origin="before the first fall of most trainings")
@@ -28,7 +28,9 @@ AT_ONCE = Condition(
 )  # fmt: skip
 LEARNED = Condition("fall of the loss / loss at the start, of a network that has learned", 0.2, origin="a fifth")
 ALL_LOST = Condition(
-    "share of what had been learned that is lost, where swings do not excuse it", 0.9, origin="nearly all"
+    "share of what had been learned that is lost, where a rise need only be the largest so far",
+    0.9,
+    origin="nearly all",
 )
 LONG = Condition(
     "steps of a rise", 50, origin="a catapult at the edge of stability comes back within some tens of steps"
@@ -49,7 +51,7 @@ class Rise:
         lowest: Lowest level before.
         level: Level now.
         start: Level of the run's first steps.
-        scale: What a change of this loss is compared with, as `LossCurve.scale`.
+        size: What the rise is compared with if the loss had not fallen before: its size, or its noise.
         steps: Steps since the rise began.
         first: Median of the first eight losses of the rise.
     """
@@ -58,19 +60,19 @@ class Rise:
     lowest: float
     level: float
     start: float
-    scale: float
+    size: float
     steps: int
     first: float
 
     @property
     def lost(self) -> float:
         """Share of what had been learned that is lost again: 1 if the loss is as high as at the start."""
-        return (self.level - self.lowest) / self.scale
+        return (self.level - self.lowest) / (self.start - self.lowest if self.had_learned else self.size)
 
     @property
     def had_learned(self) -> bool:
-        """Whether the loss had fallen before, by a fifth."""
-        return self.start - self.lowest > LEARNED.at * abs(self.start)
+        """Whether the loss had fallen before, as `LossCurve.has_learned`."""
+        return _is_fall(self.start, self.lowest)
 
     @property
     def is_lasting(self) -> bool:
@@ -103,8 +105,9 @@ class LossCurve:
 
     @cached_property
     def start(self) -> float:
-        """Level of the first steps."""
-        return median(self.series.values[: int(FIRST.at)])
+        """Level of the first steps; where they blow up, the first loss, which no step has changed yet."""
+        values = self.series.values
+        return min(median(values[: int(FIRST.at)]), max(float(values[0]), median(values))) if len(values) else math.nan
 
     def level(self, width: int = 0) -> float:
         """Level of the latest steps: of a sixteenth of the run, eight at least, or of a width."""
@@ -142,9 +145,13 @@ class LossCurve:
 
     @cached_property
     def trains(self) -> bool:
-        """Whether the loss is lower than at the start, by a fifth, and has not lost a third of that again."""
-        fall = self.start - self.lowest
-        return fall > LEARNED.at * abs(self.start) and self.level() - self.lowest < fall / 3
+        """Whether the loss has fallen since the start, and has not lost a third of that again."""
+        return self.has_learned and self.level() - self.lowest < (self.start - self.lowest) / 3
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether the loss has fallen by a fifth; one that may be negative, by as much as it was at the start."""
+        return _is_fall(self.start, self.lowest)
 
     def has_fallen_since(self, step: int) -> bool:
         """Whether the loss is lower than at a step, by more than the noise of both levels."""
@@ -165,6 +172,24 @@ class LossCurve:
         levels = blocks(half, width)
         return len(levels) > 3 and float(np.std(levels)) < PLATEAU.at * OF_MEDIAN * noise(half) / math.sqrt(width)
 
+    def jump_between(self, first: int, last: int) -> int | None:
+        """The step after one and up to another at which the loss jumps most; None if it does not.
+
+        What is sampled now and then is dated by the loss, which is known at every step, where that shows it.
+        """
+        steps, values = self.series.steps, self.series.values
+        begin, end = np.searchsorted(steps, (first + 1, last + 1)).tolist()
+        begin, end = max(begin, 8), min(end, len(values) - 7)
+        if end <= begin:
+            return None
+        eights = np.lib.stride_tricks.sliding_window_view(values[begin - 8 : end + 7], 8)
+        levels = middle(eights)
+        jumps = levels[8:] - levels[: end - begin]
+        place = int(jumps.argmax())
+        error = OF_MEDIAN * noise(values[max(0, begin - 256) : begin]) * math.sqrt(2 / 8)
+        is_jump = jumps[place] > (SIGNIFICANT.at + math.sqrt(2 * math.log(len(jumps) + 1))) * error
+        return int(steps[begin + place]) if is_jump else None
+
     @cached_property
     def rise(self) -> Rise | None:
         """The rise that the run is in, at the longest scale at which it shows; None if there is none."""
@@ -174,9 +199,10 @@ class LossCurve:
     def _scale_of_rise(self) -> int:
         """The longest block length at which the latest block lies above the lowest by more than noise; 0 if none."""
         values, longest, width = self.series.values, 0, 8
+        sigma = max(self.noise, noise(values[-4096:]))
         while len(values) >= max(FEWEST.at, 3 * width):
             levels = blocks(values, width)
-            within = OF_MEDIAN * noise(values[-256 * width :]) / math.sqrt(width)
+            within = OF_MEDIAN * sigma / math.sqrt(width)
             between = spread(np.diff(levels)) / math.sqrt(2)
             chance = math.sqrt(2 * math.log(len(levels)))
             if levels[-1] - levels[:-1].min() > (SIGNIFICANT.at + chance) * max(within, between):
@@ -193,23 +219,28 @@ class LossCurve:
         lowest, level = float(levels[:-1].min()), float(levels[-1])
         first = begin + width * int(levels[:-1].argmin())  # of the lowest block
         height = min(level - lowest, self.scale)  # an explosion begins long before its end
-        limit = lowest + max(height / 4, 2 * float(np.std(levels[:-1] - smooth(levels[:-1], 5))))
+        limit = lowest + max(height / 4, 2 * spread(levels[:-1] - smooth(levels[:-1], 5)))
         tail = smooth(values[first:], _smoothing(height, noise(values[first : first + width])))
         onset = first + last_before(tail > limit)
         if onset >= len(values) - 2:
             return None
         rise = Rise(
-            step=int(steps[onset]), lowest=lowest, level=level, start=self.start, scale=self.scale,
+            step=int(steps[onset]), lowest=lowest, level=level, start=self.start,
+            size=max(abs(self.start), self.noise, 1e-300),
             steps=int(steps[-1] - steps[onset]) + 1, first=median(values[onset : onset + 8]),
         )  # fmt: skip
-        is_new = level - lowest > NEW.at * self._largest_swing(onset, width)
-        return rise if is_new or (rise.had_learned and rise.lost > ALL_LOST.at) else None
+        factor = 1.0 if rise.had_learned and rise.lost > ALL_LOST.at else NEW.at
+        return rise if level - lowest > factor * self._largest_swing(onset, width) else None
 
     def _largest_swing(self, onset: int, width: int) -> float:
         """The largest rise of the level before, from its lowest so far, that it came back from."""
         levels = blocks(self.series.values[:onset], min(width, 16))
         rises = levels - np.minimum.accumulate(levels) if len(levels) else np.zeros(1)
         return float(rises[:-2].max(initial=0.0))  # the last blocks may belong to the rise
+
+
+def _is_fall(start: float, lowest: float) -> bool:
+    return start - lowest > (LEARNED.at if lowest > 0 else 1.0) * abs(start)
 
 
 def _smoothing(height: float, sigma: float) -> int:

@@ -56,20 +56,22 @@ def still_layers(evidence: RunEvidence, fewest: int) -> Iterator[Stillness]:
 def thawed_layers(evidence: RunEvidence, fewest: int) -> Iterator[tuple[str, int]]:
     """Layers that move now and stood still at first, in the model's order, with the step of their first movement."""
     moving = _steps_with_movement(evidence, GRADIENT_NORM)
+    earliest = int(moving[fewest - 1]) if len(moving) >= fewest else evidence.step
     for layer in evidence.history.layers(GRADIENT_NORM):
         for quantity in (GRADIENT_NORM, UPDATE_RATIO):
             series = finite(evidence.history.series(quantity, layer))
             steps = series.steps[series.values > 0]
-            if len(steps) >= fewest and np.count_nonzero(moving < steps[0]) >= fewest:
+            if len(steps) >= fewest and steps[0] > earliest:
                 yield layer, int(steps[0])
                 break
 
 
 def _still(series: Series, moving: NDArray[np.int64], fewest: int) -> tuple[int, int] | None:
     """Since when a series is exactly zero while other layers move, and for how many samples."""
-    start = last_before(series.values == 0)
-    steps = series.steps[start:]
-    count = int(np.isin(steps, moving).sum())
+    if not len(series) or series.values[-1] != 0:
+        return None
+    steps = series.steps[last_before(series.values == 0) :]
+    count = min(len(steps), int(np.count_nonzero(moving >= steps[0])))
     return (int(steps[0]), count) if count >= fewest else None
 
 

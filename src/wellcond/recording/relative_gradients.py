@@ -12,7 +12,7 @@ from wellcond.recording.levels import finite, last_before, median, smooth
 from wellcond.recording.run_rule import RunEvidence
 from wellcond.results.quantities import GRADIENT_NORM
 
-FIRST_SAMPLES = 10
+FIRST_SAMPLES = 5
 """Samples whose median is what a gradient was at first."""
 
 

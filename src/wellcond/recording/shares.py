@@ -11,6 +11,8 @@ from wellcond.recording.run_rule import RunEvidence
 
 SAMPLES = 3
 """Latest samples whose median is the share now."""
+LASTING = 40
+"""Steps that it must have lasted."""
 BEGINS = 0.25
 """Share of a rise from which on it has begun."""
 
@@ -42,7 +44,11 @@ def shares_that_rose(evidence: RunEvidence, quantity: str, above: float, by: flo
         before = float(levels.min()) if len(levels) > SAMPLES else now
         if now > above and now - before > by:
             start = last_before(levels > before + BEGINS * (now - before))
-            risen.append(RisenShare(layer, int(series.steps[min(start, len(series) - 1)]), before, now))
+            start = min(start, len(series) - 1)
+            earlier, first = int(series.steps[max(0, start - 1)]), int(series.steps[start])
+            step = evidence.loss.jump_between(earlier, first) or first
+            if evidence.step - step >= LASTING:
+                risen.append(RisenShare(layer, step, before, now))
     yield from sorted(risen, key=lambda each: (each.step, -each.now))
 
 

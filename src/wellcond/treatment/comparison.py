@@ -10,7 +10,7 @@ from dataclasses import replace
 from wellcond.diagnosis.finding import Finding
 from wellcond.errors import NonFinite, WellcondError
 from wellcond.remedies.remedy import REMEDIES
-from wellcond.results import Cost, Progress
+from wellcond.results import Progress
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.launching.launcher import InProcess, Launcher
 from wellcond.training.optimizers import largest_lr

@@ -123,7 +123,7 @@ def _goes_through(problem: Problem) -> bool:
 
 
 def uninformed_loss(shared: Conditions) -> tuple[float | None, Cost]:
-    """The held-out loss of the best constant outputs, None where outputs and targets are not known; and what it took."""
+    """The held-out loss of the best constant outputs, and what it took; None where outputs or targets are not known."""
     problem = Problem(
         shared.problem.model, shared.problem.loss, shared.held.judging or shared.problem.source, "running"
     )

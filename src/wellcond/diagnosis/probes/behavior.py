@@ -12,6 +12,7 @@ from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.graphs import edges_of_first_alone
+from wellcond.diagnosis.probes.heard import Heard, heard
 from wellcond.diagnosis.probes.linearity import Linearity, linearity
 from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.noise import Noise, noise
@@ -51,6 +52,7 @@ class Behavior:
         linearity: Which stretches between layers are affine on this data.
         noise: Which values are set to zero at random, in training and in evaluation mode.
         zero_factors: Which gradients stay zero in a model with parameters of zeros; None if none do.
+        heard: Which examples the loss depends on; None if the model is not called as a whole.
         sight: What the loss sees of the outputs; None if it takes no other outputs than the model's.
         reach: Which outputs the model can give, and the lowest loss of these; None if they have no bound.
         failures: What could not be probed, and why.
@@ -70,6 +72,7 @@ class Behavior:
     linearity: Linearity | None = None
     noise: Noise | None = None
     zero_factors: ZeroFactors | None = None
+    heard: Heard | None = None
     sight: Sight | None = None
     reach: Reach | None = None
     failures: tuple[InspectionFailure, ...] = ()
@@ -151,6 +154,7 @@ PROBES: dict[str, Probe] = {
         lambda problem: bool(zeros_among(problem.params)),
         "a weight is all zero",
     ),
+    "heard": Probe("which examples the loss depends on", heard, 4 / 3),
     "sight": Probe("what the loss sees of the outputs", sight, 0.0),
     "reach": Probe("which outputs the model can give", reach, 1.0),
 }

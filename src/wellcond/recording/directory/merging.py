@@ -14,10 +14,11 @@ from wellcond.recording.directory.segments import Segment, arrow
 if TYPE_CHECKING:
     import pyarrow
 
-FANOUT = 16
-"""Files of one size that are merged into one of the next."""
-LEAST_ROWS = 64
-"""What a file counts at least, so that tiny ones are not many."""
+LEVELS = 3
+FANOUT = 8
+"""How much larger the files of a level are than those of the level below."""
+MOST_FILES = 16
+"""Below the first level, however few rows they have."""
 THINNED_SHARE = 0.8
 """Share of the rows whose series are thinned, those with most rows first; a few rare numbers cost nothing."""
 NEWEST_SHARE = 0.25
@@ -27,16 +28,17 @@ NEWEST_SHARE = 0.25
 def due(segments: Sequence[Segment], full: int) -> int:
     """How many of the newest segments are to be merged; 0 or 1 if none are.
 
-    Sizes grow by factors of `FANOUT` up to `full` rows: the newest files below a size are merged when they add up to
-    it, so that there are at most `FANOUT` of each size, and each row is rewritten once for each.
+    The newest files below a size are merged when they add up to it. Sizes are `full` rows, an eighth and a sixty-fourth
+    of it, so that few files wait at each, and each row is rewritten once for each.
     """
-    sizes = [full // FANOUT**level for level in range(4)]
-    for size in (size for size in sizes if size > LEAST_ROWS):
+    sizes = [full // FANOUT**level for level in range(LEVELS)]
+    least = sizes[-1] // MOST_FILES
+    for size in sizes:
         count = total = 0
         for segment in reversed(segments):
             if segment.rows >= size or (count and not segment.is_before(segments[-count])):
                 break
-            count, total = count + 1, total + max(segment.rows, LEAST_ROWS)
+            count, total = count + 1, total + max(segment.rows, least)
         if total >= size:
             return count
     return 0
@@ -65,7 +67,7 @@ def thin(table: pyarrow.Table, *, is_first: bool) -> pyarrow.Table:
     Returns:
         The remaining rows, in the same order.
     """
-    series = series_codes(table)
+    series = _series_codes(table)
     counts = np.bincount(series)
     order = np.argsort(series, kind="stable")
     ends = np.cumsum(counts)
@@ -77,13 +79,11 @@ def thin(table: pyarrow.Table, *, is_first: bool) -> pyarrow.Table:
     return table.filter(arrow()[0].array(stays))
 
 
-def series_codes(table: pyarrow.Table) -> NDArray[np.int64]:
+def _series_codes(table: pyarrow.Table) -> NDArray[np.int64]:
     """A number for each row that tells its quantity and layer."""
-    codes = np.zeros(table.num_rows, np.int64)
-    for name in ("quantity", "layer"):
-        column = table[name].combine_chunks().dictionary_encode()
-        codes = codes * len(column.dictionary) + column.indices.to_numpy(zero_copy_only=False)
-    return codes
+    quantities, layers = (table[name].combine_chunks() for name in ("quantity", "layer"))
+    codes: NDArray[np.int64] = quantities.indices.to_numpy().astype(np.int64) * len(layers.dictionary)
+    return codes + layers.indices.to_numpy()
 
 
 def _fewest(counts: NDArray[np.int64]) -> int:

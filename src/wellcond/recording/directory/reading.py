@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wellcond.recording.directory.segments import LISTINGS, NAME, TEXTS, covers, listed, read_table
+from wellcond.recording.directory.segments import LISTINGS, SEGMENT, covers, listed, read_table
 from wellcond.recording.history import EMPTY, Columns, History, Series
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def read_rows(folder: Path, reader: Reader | None = None) -> Recorded:
     """
     reader = reader or Reader()
     parts, notes = _parts(folder, reader)
-    foreign = sorted(path.name for path in folder.glob("*.parquet") if not NAME.fullmatch(path.name))
+    foreign = sorted(path.name for path in folder.glob("*.parquet") if not SEGMENT.fullmatch(path.name))
     notes += [f"{name} was left out: it is no file of this run." for name in foreign]
     history = History.of_columns([part.columns for part in parts], list(reader.series), reader.units)
     times = [part.times for part in parts] or [EMPTY]
@@ -99,7 +99,7 @@ class Reader:
 
     def read(self, path: Path) -> Part:
         """The rows of one file."""
-        table = read_table(path, dictionaries=TEXTS).unify_dictionaries().combine_chunks()
+        table = read_table(path)
         quantities, layers, units = (_indices(table, name) for name in ("quantity", "layer", "unit"))
         steps, values, times = (table[name].to_numpy() for name in ("step", "value", "time"))
         changes = np.flatnonzero(np.diff(times, prepend=np.nan))

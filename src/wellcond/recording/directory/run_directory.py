@@ -14,11 +14,11 @@ from wellcond.recording.directory.findings_log import FindingEvent
 from wellcond.recording.directory.lock import Lock
 from wellcond.recording.directory.segments import (
     Segment,
-    arrow,
     as_table,
     covers,
     last_number,
     listed,
+    merged,
     open_segment,
     until,
     write_segment,
@@ -39,8 +39,6 @@ ROWS_SHARE = 7 / 8
 """Share of the bound for rows; the rest is for temporary files and the manifest."""
 BYTES_OF_FULL = 1024
 """Bytes of the bound for each row of a full segment: it takes less than a hundredth of the bound."""
-LARGE = 2**14
-"""Rows of a segment that is worth waiting for the disk."""
 ATTEMPTS = 32
 """Times that rows are thinned after one append, over once for each file: one append alone may exceed the bound."""
 WAITING_ROWS = 200_000
@@ -110,7 +108,7 @@ class RunDirectory:
                 segments = _recovered(folder)
                 now = time.time()
                 content = manifest.described(entries, max_bytes)
-                if (folder / manifest.NAME).exists():
+                if (folder / manifest.MANIFEST).exists():
                     content = manifest.read_manifest(folder) | content | {"status": "running"}
                 else:
                     content = manifest.new_manifest(entries, max_bytes, now)
@@ -213,7 +211,7 @@ class RunDirectory:
     def _write_waiting_rows(self) -> None:
         if not self._waiting:
             return
-        segment = self._write(self._next, self._next, arrow()[0].concat_tables(self._waiting))
+        segment = self._write(self._next, self._next, merged(self._waiting))
         self._waiting.clear()
         self._segments.append(segment)
         self._next += 1
@@ -222,16 +220,18 @@ class RunDirectory:
 
     def _shrink_waiting(self) -> None:
         if sum(table.num_rows for table in self._waiting) > WAITING_ROWS:
-            self._waiting = [merging.thin(arrow()[0].concat_tables(self._waiting), is_first=not self._segments)]
+            self._waiting = [merging.thin(merged(self._waiting), is_first=not self._segments)]
 
     def _write(self, first: int, last: int, table: pyarrow.Table, *, thinned: int = 0) -> Segment:
-        is_large = table.num_rows >= min(LARGE, self._full)
-        return write_segment(self.path / ROWS, first, last, table, thinned=thinned, is_large=is_large)
+        # the sources of a merge, on the disk for long, are removed; one append is not worth the wait
+        return write_segment(
+            self.path / ROWS, first, last, table, thinned=thinned, is_durable=first != last or thinned > 0
+        )
 
     def _write_waiting_lines(self) -> None:
         if not self._waiting_lines:
             return
-        with naming(self.path / findings_log.NAME):
+        with naming(self.path / findings_log.FINDINGS):
             size = findings_log.append_lines(self.path, self._waiting_lines)
             self._waiting_lines.clear()
             limit = int(FINDINGS_SHARE * self.manifest["max_bytes"])
@@ -261,14 +261,14 @@ class RunDirectory:
                 self._segments.remove(source)
                 return
         with naming(self.path):
-            table = arrow()[0].concat_tables(tables)
+            table = merged(tables)
             if is_thinned:
                 table = merging.thin(table, is_first=place.start == 0)
             thinned = max(source.thinned for source in sources) + is_thinned
-            merged = self._write(sources[0].first, sources[-1].last, table, thinned=thinned)
-            self._segments[place] = [merged]
+            target = self._write(sources[0].first, sources[-1].last, table, thinned=thinned)
+            self._segments[place] = [target]
             for source in sources:
-                if source.path != merged.path:
+                if source.path != target.path:
                     source.path.unlink()
 
 

@@ -1,6 +1,6 @@
 """data-changed: a loss that jumps to another level from one step to the next, and stays there.
 
-Wrong: a second data set whose labels are noisy or counted from another number, a transform that is lost after a restart.
+Wrong: a second data set whose labels are noisy or counted from 1, a transform that is lost after a restart.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
         severity="warning",
         basis="measured",
         summary=f"at step {rise.step} the loss jumps from {number(rise.lowest)} to {number(rise.first)}, and is "
-        f"{number(rise.level)} now; gradients of {len(grown)} of {len(gradients)} layers grow at once, and neither rate "
-        "nor weights do.",
+        f"{number(rise.level)} now; gradients of {len(grown)} of {len(gradients)} layers grow at once, and neither "
+        "rate nor weights do.",
         evidence={
             "level before": rise.lowest,
             "level at first": rise.first,
@@ -64,8 +64,8 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
             "layers whose gradient grows": float(len(grown)),
         },
         limits={"level before": rise.lowest},
-        reason="A step changes a loss little by little. A jump at one rate from one batch to the next is in the batches: "
-        "inputs, labels or how the loss is computed.",
-        remedy=f"# compare batches from before and after step {rise.step}: labels, scale of the inputs, transforms, source",
+        reason="Steps change a loss little by little. A jump from one batch to the next is in the batches: inputs, "
+        "labels or how the loss is computed.",
+        remedy=f"# compare batches from before and after step {rise.step}: labels, scale of inputs, transforms, source",
         step=rise.step,
     )

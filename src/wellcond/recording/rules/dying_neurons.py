@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.run_rule import RunEvidence, run_rule
-from wellcond.recording.shares import shares_that_rose, severity_of
+from wellcond.recording.shares import severity_of, shares_that_rose
 from wellcond.results.quantities import DEAD_SHARE
 from wellcond.results.text import named
 
@@ -34,11 +34,11 @@ def dying_neurons(evidence: RunEvidence) -> Iterator[Finding]:
             severity=severity_of(evidence, is_far=SHARE.is_severe(each.now)),
             basis="measured",
             summary=f"{each.now:.0%} of the ReLUs after {named(each.layer)} are off on a whole batch; until step "
-            f"{each.step} it were {each.before:.0%}.",
+            f"{each.step} they were {each.before:.0%}.",
             evidence={"share": each.now, "share before": each.before},
             limits=SHARE.limits(),
             reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient and it stays off.",
-            remedy=f"# go back to weights from before step {each.step}, at a lower rate or with clipped gradients; a leaky "
-            f"ReLU after {named(each.layer)} lets units come back",
+            remedy=f"# go back to weights from before step {each.step}, at a lower rate or with clipped gradients; a "
+            f"leaky ReLU after {named(each.layer)} lets units come back",
             step=each.step,
         )

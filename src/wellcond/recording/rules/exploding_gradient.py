@@ -1,4 +1,4 @@
-"""exploding-gradient: gradients that have grown a hundredfold and stay so.
+"""exploding-gradient: gradients that have grown a thousandfold and stay so.
 
 Wrong: a recurrent weight whose largest eigenvalue training pushes beyond 1, without a limit on the gradient.
 """
@@ -19,16 +19,16 @@ from wellcond.results.quantities import GRADIENT_NORM
 from wellcond.results.text import named
 
 GROWN = Threshold(
-    "gradient of a layer / what it was at first", 100.0, 1e4,
-    origin="the largest growth of healthy trainings of the benchmark is 20, of a generator against its critic",
+    "gradient of a layer / what it was at first", 1e3, 1e5,
+    origin="the largest growth in healthy trainings of the benchmark is 120, of a generator against its critic",
 )  # fmt: skip
 
 
 @run_rule("exploding-gradient", quantity=GRADIENT_NORM)
 def exploding_gradient(evidence: RunEvidence) -> Iterator[Finding]:
-    """The gradient of a layer has grown a hundredfold since the first samples, and stays so.
+    """The gradient of a layer has grown a thousandfold since the first samples, and stays so.
 
-    Severe from ten thousand if the loss does not fall; a warning, or a note while the loss falls.
+    Severe from a hundred thousand if the loss does not fall; a warning, or a note while the loss falls.
     """
     for layer in evidence.history.layers(GRADIENT_NORM):
         series = finite(evidence.history.series(GRADIENT_NORM, layer))
@@ -46,8 +46,8 @@ def exploding_gradient(evidence: RunEvidence) -> Iterator[Finding]:
             summary=f"the gradient of {named(layer)} has grown {number(growth)}-fold, mostly since step {begin}.",
             evidence={"gradient / at first": growth},
             limits=GROWN.limits(first),
-            reason="A step of the same rate is now a hundred times as long, or the optimizer makes it so small that what "
-            "came before counts no more.",
+            reason="A step of the same rate is now as much longer, or the optimizer divides by a size that hides all "
+            "that came before.",
             remedy="nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step()",
             step=begin,
         )

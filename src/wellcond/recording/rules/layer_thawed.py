@@ -17,7 +17,7 @@ from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM
 from wellcond.results.text import named
 
-SAMPLES = Condition("samples without a gradient before", 5, origin="as for a layer that does not learn")
+SAMPLES = Condition("samples without a gradient before", 4, origin="as for a layer that does not learn")
 HIGHEST = Condition(
     "highest of the losses after it, above their level before, in standard deviations of the noise", 8.0,
     origin="the highest of a hundred normal numbers lies 2.5 above their mean",
@@ -26,7 +26,7 @@ HIGHEST = Condition(
 
 @run_rule("layer-thawed", quantity=GRADIENT_NORM)
 def layer_thawed(evidence: RunEvidence) -> Iterator[Finding]:
-    """A layer gets its first gradient, or updates, after five samples or more in which others had some.
+    """A layer gets its first gradient, or updates, after four samples or more in which others had some.
 
     A note; a warning if the loss jumps within a tenth of the run after it.
     """

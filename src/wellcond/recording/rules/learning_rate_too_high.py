@@ -15,7 +15,7 @@ from wellcond.recording.levels import finite, median
 from wellcond.recording.rates import above_limit, at, lr_ratio
 from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.results import number
-from wellcond.results.quantities import LR, TRAINING_LOSS, UPDATE_RATIO
+from wellcond.results.quantities import LR, UPDATE_RATIO
 
 LOST = Threshold(
     "rise of the loss since its lowest level / its fall until then", 0.3, 0.9,
@@ -42,12 +42,12 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
 
     A rate above 2(1+μ)/λ_max is no fault by itself: networks train at the edge of stability. After a raise, the loss
     must lose nine tenths of what was learned, since restarts lose some and win it back; above the limit, a third.
-    Severe from nine tenths if gradients or weights have grown.
+    Severe from nine tenths.
     """
     rise = evidence.loss.rise
     if rise is None or not rise.had_learned or not rise.is_lasting:
         return
-    ratio, above = lr_ratio(evidence, rise.step), above_limit(evidence)
+    ratio, above = lr_ratio(evidence, rise.step), above_limit(evidence, rise.step)
     is_raised = ratio > RAISED.at
     if not (is_raised and LOST.is_severe(rise.lost)) and not (above is not None and LOST.is_warning(rise.lost)):
         return
@@ -63,7 +63,7 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
         how += f"; it has been above the largest stable one, {number(limit)}, since step {crossed}"
     yield Finding(
         rule="learning-rate-too-high",
-        severity="severe" if LOST.is_severe(rise.lost) and not grown < SIZE.at else "warning",
+        severity="severe" if LOST.is_severe(rise.lost) else "warning",
         basis="measured",
         summary=f"since step {rise.step} the loss has risen from {number(rise.lowest)} to {number(rise.level)} at lr "
         f"{number(lr)}{how}.",
@@ -96,8 +96,8 @@ def never_falls(evidence: RunEvidence) -> Iterator[Finding]:
         f"weights by {number(middle)} of their size.",
         evidence={"lr": lr, "‖Δθ‖/‖θ‖ of the first steps": middle, "loss at the start": curve.start},
         limits=LONG_STEPS.limits(),
-        reason="After ten such steps nothing is left of the initialization, and signals have another size in every layer.",
-        remedy=f'for group in optimizer.param_groups:\n    group["lr"] = {number(lr / 100)}  # wc.suggest_lr finds the best',
+        reason="After ten such steps nothing is left of the initialization, and signals have other sizes everywhere.",
+        remedy=f'for group in optimizer.param_groups:\n    group["lr"] = {number(lr / 100)}  # or by wc.suggest_lr',
         step=1,
     )
 

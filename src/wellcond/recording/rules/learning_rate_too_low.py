@@ -12,6 +12,7 @@ import numpy as np
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.history import Series
 from wellcond.recording.levels import finite, last_before, median
 from wellcond.recording.rates import at
 from wellcond.recording.run_rule import RunEvidence, run_rule
@@ -39,41 +40,46 @@ UNFINISHED = Condition(
 
 @run_rule("learning-rate-too-low", quantity=UPDATE_RATIO)
 def weights_do_not_move(evidence: RunEvidence) -> Iterator[Finding]:
-    """After 300 steps or more, weights have moved by less than a hundredth of their size, and the loss stays. A warning.
+    """In 300 steps or more, weights have moved by less than a hundredth of their size, and the loss stays. A warning.
 
     The sum of all relative updates is an upper bound of how far they can have moved.
     """
     curve = evidence.loss
-    ratios = {
-        layer: finite(evidence.history.series(UPDATE_RATIO, layer)) for layer in evidence.history.layers(UPDATE_RATIO)
-    }
-    moved = [median(series.values) for series in ratios.values() if len(series)]
-    if evidence.step < ENOUGH.at or not moved or curve.start - curve.level() > FALL.at * abs(curve.start):
+    ratios = [finite(evidence.history.series(UPDATE_RATIO, layer)) for layer in evidence.history.layers(UPDATE_RATIO)]
+    paths = sorted(_sum_over_steps(series, evidence.step) for series in ratios if len(series))
+    if evidence.step < ENOUGH.at or not paths or curve.start - curve.level() > FALL.at * abs(curve.start):
         return
-    middle = sorted(moved)[len(moved) // 2]
-    if not PATH.is_warning(middle * evidence.step) or not middle > 0:
+    path = paths[len(paths) // 2]
+    middle = path / evidence.step
+    if not PATH.is_warning(path) or not path > 0:
         return
     lr = at(finite(evidence.history.series(LR)), evidence.step)
     yield Finding(
         rule="learning-rate-too-low",
         severity="warning",
         basis="measured",
-        summary=f"a step at lr {number(lr)} changes weights by {number(middle)} of their size: in {evidence.step} steps "
-        f"they can have moved by {number(middle * evidence.step)} of it, and the loss is {number(curve.level())} after "
+        summary=f"a step at lr {number(lr)} changes weights by {number(middle)} of their size: in {evidence.step} "
+        f"steps they can have moved by {number(path)} of it, and the loss is {number(curve.level())} after "
         f"{number(curve.start)} at the start.",
-        evidence={"‖Δθ‖/‖θ‖ of a step": middle, "of all steps": middle * evidence.step, "lr": lr},
+        evidence={"‖Δθ‖/‖θ‖ of a step": middle, "of all steps": path, "lr": lr},
         limits={"warning": PATH.warn / evidence.step},
         reason="Weights that have hardly moved compute what they did at the start.",
-        remedy=f'for group in optimizer.param_groups:\n    group["lr"] = {number(1e-3 * lr / middle)}  # wc.suggest_lr finds the best',
+        remedy="for group in optimizer.param_groups:\n"
+        f'    group["lr"] = {number(1e-3 * lr / middle)}  # or by wc.suggest_lr',
         step=1,
     )
+
+
+def _sum_over_steps(ratios: Series, steps: int) -> float:
+    """Sum over all steps of a quantity that was sampled at some: each sample counts until the next one."""
+    return float(ratios.values @ np.diff(np.append(ratios.steps, steps + 1)))
 
 
 @run_rule("learning-rate-too-low", quantity=LR)
 def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
     """The rate has been below a thousandth of its highest for a fifth of the run, and training goes on. A warning.
 
-    A note if the loss was not falling any more when the rate went down.
+    A note if the network had learned by then, and the loss was not falling any more.
     """
     rates = finite(evidence.history.series(LR))
     if not len(rates) or evidence.step < ENOUGH.at:
@@ -86,13 +92,14 @@ def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
     if evidence.step - begin < LONG.at * evidence.step:
         return
     lr = float(rates.values[-1])
-    was_falling = _was_falling(evidence, begin)
+    is_early = not evidence.loss.has_learned or _was_falling(evidence, begin)
     yield Finding(
         rule="learning-rate-too-low",
-        severity="warning" if was_falling else "note",
+        severity="warning" if is_early else "note",
         basis="proven",
         summary=f"since step {begin} the rate is below a thousandth of its highest, {number(highest)}, and now "
-        f"{number(lr)}; the loss is {number(evidence.loss.level())}, after {number(evidence.loss.level_at(begin))} then.",
+        f"{number(lr)}; the loss is {number(evidence.loss.level())}, and was "
+        f"{number(evidence.loss.level_at(begin))} then.",
         evidence={"lr": lr, "highest lr": highest, "steps since": float(evidence.step - begin)},
         limits=ENDED.limits(highest),
         reason="The schedule has come to its end and the training has not: the remaining steps change nothing.",

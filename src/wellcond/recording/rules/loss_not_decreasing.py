@@ -58,13 +58,13 @@ def loss_not_decreasing(evidence: RunEvidence) -> Iterator[Finding]:
         rule="loss-not-decreasing",
         severity="warning",
         basis="measured",
-        summary=f"the loss is {number(level)} after {evidence.step} steps, and was {number(first)} at the start; single "
-        f"losses differ by {number(curve.noise)}.",
+        summary=f"the loss is {number(level)} after {evidence.step} steps, and was {number(first)} at the start; "
+        f"single losses differ by {number(curve.noise)}.",
         evidence={"loss at the start": first, "loss now": level, "noise of single losses": curve.noise},
         limits={"loss at the start": first},
         reason="What is left is the loss of a constant answer: the steps find nothing in the inputs that tells targets "
         "apart.",
-        remedy="# run wc.diagnose on a batch, and overfit eight examples: if that works look at the labels and the rate, "
-        "if not at the model",
+        remedy="# run wc.diagnose on a batch, and overfit eight examples: if that works look at the labels and the "
+        "rate, if not at the model",
         step=1,
     )

@@ -34,9 +34,10 @@ AFTER = Condition("losses after", 8, origin="they show whether it comes back")
 BACK = Condition("height after / height of the spike, where it has come back", 0.5, origin="half of the way")
 NEXT = Condition("losses right after, of which most are back unless the weights were hurt", 3, origin="their median")
 HURT = Condition(
-    "change of a layer's weights per step across the spike / usual change", 5.0,
-    origin="one step of its size is as long as all of ten usual ones with a sample every ten steps",
+    "change of a layer's weights per step across the spike / before it and after it", 5.0,
+    origin="one step of the spike's size is as long as several usual ones together",
 )  # fmt: skip
+HIGHER = Condition("height of a spike / highest before", 1.5, origin="the tail of the noise is as long as it has shown")
 RECENT = Condition("latest steps that are looked at", 4096, origin="what came before was judged before")
 
 
@@ -60,7 +61,7 @@ def loss_spike(evidence: RunEvidence) -> Iterator[Finding]:
         first = median(series.values[place + 1 : place + 1 + int(NEXT.at)])
         is_single = first - level < BACK.at * (value - level) or _change_of_weights(evidence, step) > HURT.at
         if len(is_back) and is_single:
-            severity: Severity = "warning" if value - level > highest else "note"
+            severity: Severity = "warning" if value - level > HIGHER.at * highest else "note"
             highest = max(highest, value - level)
             yield _finding(evidence, severity, step, int(series.steps[place + 1 + is_back[0]]), level, value)
 
@@ -79,15 +80,15 @@ def _jumps(values: np.ndarray, least: float) -> Iterator[int]:
 
 
 def _change_of_weights(evidence: RunEvidence, step: int) -> float:
-    """Largest change of a layer's weight norm per step across a step, over its usual change."""
+    """Largest change of a layer's weight norm per step across a step, over that before and after."""
     largest = 0.0
     for layer in evidence.history.layers(WEIGHT_NORM):
         series = finite(evidence.history.series(WEIGHT_NORM, layer))
         place = int(np.searchsorted(series.steps, step))
-        if FEWEST.at / 8 < place < len(series):
+        if 1 < place < len(series) - 1:
             changes = np.abs(np.diff(np.log(np.maximum(series.values, 1e-300)))) / np.diff(series.steps)
-            usual = median(changes[max(0, place - 1 - SAMPLES_BEFORE) : place - 1])
-            largest = max(largest, float(changes[place - 1]) / max(usual, 1e-12))
+            usual = max(median(changes[max(0, place - 1 - SAMPLES_BEFORE) : place - 1]), float(changes[place]), 1e-12)
+            largest = max(largest, float(changes[place - 1]) / usual)
     return largest
 
 

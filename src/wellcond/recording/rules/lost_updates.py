@@ -44,7 +44,7 @@ def scale_collapses(evidence: RunEvidence) -> Iterator[Finding]:
     start = _start_of_fall(scales)
     highest, now = float(scales.values[start]), float(scales.values[-1])
     has_fallen = highest / max(now, 1e-300) > FALL.at
-    begin = int(scales.steps[min(start + 1, len(scales) - 1)])
+    begin = _first_halving(scales, start)
     if now >= highest or (begin <= AT_START.at and now > SCALE.warn) or not (has_fallen or now <= SCALE.warn):
         return
     layers = _overflowing(evidence, begin)
@@ -59,10 +59,10 @@ def scale_collapses(evidence: RunEvidence) -> Iterator[Finding]:
         f"{round(math.log2(highest / max(now, 1e-300)))} steps were skipped because gradients overflowed{at_layer}.",
         evidence={"loss scale before": highest, "loss scale now": now},
         limits=SCALE.limits(),
-        reason="A step whose gradient is not finite is skipped and the scale is halved; where no scale helps, nothing is "
-        "learned.",
-        remedy="# use torch.autocast(dtype=torch.bfloat16), or compute the layer that overflows in float32; look for NaN "
-        "in the data if the loss is NaN too",
+        reason="A step whose gradient is not finite is skipped and the scale is halved; where no scale helps, nothing "
+        "is learned.",
+        remedy="# use torch.autocast(dtype=torch.bfloat16), or compute the layer that overflows in float32; look for "
+        "NaN in the data if the loss is NaN too",
         step=begin,
     )
 
@@ -71,6 +71,13 @@ def _start_of_fall(scales: Series) -> int:
     """Index of the last value from which on the scale only falls."""
     rises = np.flatnonzero(np.diff(scales.values) > 0)
     return int(rises[-1]) + 1 if len(rises) else 0
+
+
+def _first_halving(scales: Series, start: int) -> int:
+    """The step of the first halving after a sample: if they came one by one, as many steps before the next sample."""
+    after = min(start + 1, len(scales) - 1)
+    halvings = math.log2(max(1.0, scales.values[start] / max(float(scales.values[after]), 1e-300)))
+    return max(int(scales.steps[start]) + 1, int(scales.steps[after]) - round(halvings) + 1)
 
 
 def _overflowing(evidence: RunEvidence, begin: int) -> list[str]:

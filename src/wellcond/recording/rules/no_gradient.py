@@ -14,7 +14,7 @@ from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.results.quantities import GRADIENT_NORM
 from wellcond.results.text import named
 
-SAMPLES = Condition("samples in a row", 5, origin="a layer that is not used in every step is zero now and then")
+SAMPLES = Condition("samples in a row", 4, origin="a layer that is not used in every step is zero now and then")
 WHY = {
     "gradient": "its gradient is exactly zero",
     "update": "steps do not change it, although it has a gradient",
@@ -24,7 +24,7 @@ WHY = {
 
 @run_rule("no-gradient", quantity=GRADIENT_NORM)
 def no_gradient(evidence: RunEvidence) -> Iterator[Finding]:
-    """A layer whose gradient or update has been exactly zero for five samples or more, while others are not.
+    """A layer whose gradient or update has been exactly zero for four samples or more, while others are not.
 
     A warning; a note if it has no gradient at all any more, as a layer that is frozen on purpose. What never had one is
     not reported.
@@ -45,8 +45,8 @@ def _finding(still: Stillness) -> Finding:
         "around it."
         if still.what == "gradient"
         else "What a layer computes is fixed from then on.",
-        remedy="# if that is not on purpose, look for detach(), no_grad(), a branch that is not taken, or units that are "
-        "all off"
+        remedy="# if that is not on purpose, look for detach(), no_grad(), a branch that is not taken, or units that "
+        "are all off"
         if still.what == "gradient"
         else "optimizer.add_param_group({'params': layer.parameters()})  # the parameters that it does not have"
         if still.what == "update"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.levels import finite, last_before, median

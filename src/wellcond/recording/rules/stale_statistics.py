@@ -12,17 +12,18 @@ from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.levels import finite, last_before, median, smooth
 from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.results import number
-from wellcond.results.quantities import STATISTICS_GAP
+from wellcond.results.quantities import STATISTICS_GAP, VALIDATION_LOSS
 from wellcond.results.text import named
 
 GAP = Threshold(
-    "distance of running from batch statistics, in running standard deviations", 1.0, 4.0,
-    origin="batches of 8 without pixels have 0.6, of 4 have 1.15 and of 2 have 2.7, by the spread of their variance alone",
+    "distance of running from batch statistics, in running standard deviations", 1.0, 3.5,
+    origin="batches of 8 without pixels have 0.6, of 4 have 1.15 and of 2 have 2.7, by the spread of variances",
 )  # fmt: skip
 GROWTH = Condition(
     "distance / its lowest level so far", 3.0, origin="the spread of small batches is the same all the time"
 )
-ENOUGH = Condition("samples", 8, origin="medians of three before and after")
+APART = Condition("validation loss / training loss", 2.0, origin="running statistics are used in validation alone")
+ENOUGH = Condition("samples", 5, origin="medians of three before and after, which may share one")
 SETTLED = Condition("steps", 100, origin="a momentum of 0.1 forgets the first statistics in some 50 steps")
 
 
@@ -30,16 +31,18 @@ SETTLED = Condition("steps", 100, origin="a momentum of 0.1 forgets the first st
 def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
     """Running statistics lie more than one standard deviation from the batches', and three times as far as before.
 
-    A warning; severe from four, which no batch shows by chance. The first 100 steps are not judged.
+    A warning, also if they were never nearer and the validation loss is twice the training loss from its first value
+    on; severe from 3.5, which no batch shows by chance. The first 100 steps are not judged.
     """
     stale = []
+    is_apart = _validation_is_apart(evidence)
     for layer in evidence.history.layers(STATISTICS_GAP):
         series = finite(evidence.history.series(STATISTICS_GAP, layer))
         if len(series) < ENOUGH.at or evidence.step < SETTLED.at:
             continue
         levels = smooth(series.values, 3)
         now, least = median(series.values[-3:]), float(levels.min())
-        if GAP.is_severe(now) or (GAP.is_warning(now) and now > GROWTH.at * least):
+        if GAP.is_severe(now) or (GAP.is_warning(now) and (is_apart or now > GROWTH.at * least)):
             start = last_before(levels > min(GAP.warn, max(least + 0.25 * (now - least), 2 * least)))
             stale.append((now, layer, int(series.steps[min(start, len(series) - 1)])))
     for now, layer, begin in sorted(stale, reverse=True):
@@ -48,8 +51,8 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
             layer=layer,
             severity="severe" if GAP.is_severe(now) else "warning",
             basis="measured",
-            summary=f"since step {begin} the running statistics of {named(layer)} are {number(now)} standard deviations "
-            "from those of the batches.",
+            summary=f"since step {begin} the running statistics of {named(layer)} are {number(now)} standard "
+            "deviations from those of the batches.",
             evidence={"distance": now},
             limits=GAP.limits(),
             reason="In evaluation the layer normalizes by its running statistics, so what comes after it sees numbers "
@@ -58,3 +61,13 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
             "evaluation: torch.optim.swa_utils.update_bn(loader, model)",
             step=begin,
         )
+
+
+def _validation_is_apart(evidence: RunEvidence) -> bool:
+    """Whether the first validation losses were twice the training loss of their steps: too early for overfitting."""
+    first = finite(evidence.history.series(VALIDATION_LOSS))
+    pairs = [
+        (value, evidence.loss.level_at(step))
+        for step, value in zip(first.steps[:3].tolist(), first.values[:3].tolist(), strict=True)
+    ]
+    return len(pairs) > 2 and all(value > APART.at * abs(level) for value, level in pairs)

@@ -36,8 +36,8 @@ def vanishing_gradient(evidence: RunEvidence) -> Iterator[Finding]:
                 layer=each.layer,
                 severity=severity_of(evidence, is_far=FADED.is_severe(each.change)),
                 basis="measured",
-                summary=f"the gradient of {named(each.layer)} is {number(each.change)} times what it was at first, next "
-                f"to those of the other layers; it has faded since step {each.since(FADED.warn)}.",
+                summary=f"the gradient of {named(each.layer)} is {number(each.change)} times what it was at first, "
+                f"next to those of the other layers; it has faded since step {each.since(FADED.warn)}.",
                 evidence={"gradient / other layers, over that at first": each.change},
                 limits=FADED.limits(),
                 reason="A layer whose gradient is a thousandth of the others' learns a thousand times more slowly.",

@@ -67,8 +67,8 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
         rule="weight-decay-dominates",
         severity="severe" if LOST.is_severe(rise.lost) else "warning",
         basis="measured",
-        summary=f"since step {begin} the weights of {len(shrunk)} of {len(layers)} layers shrink, to {number(middle)} of "
-        f"their norm, and the loss has risen from {number(rise.lowest)} to {number(rise.level)}.",
+        summary=f"since step {begin} the weights of {len(shrunk)} of {len(layers)} layers shrink, to {number(middle)} "
+        f"of their norm, and the loss has risen from {number(rise.lowest)} to {number(rise.level)}.",
         evidence={
             "weights / before": middle,
             "layers that shrink": float(len(shrunk)),

@@ -24,6 +24,10 @@ OUT_OF_REACH = Threshold(
     origin="0.18 for a tanh before two classes, 0.3 to 0.9 for more classes, a softmax or normalized logits; logits "
     "capped at 30, and cosines times 10 or more, have less than 0.01",
 )  # fmt: skip
+NOTHING_LEFT = Threshold(
+    "lowest loss / loss of zeros, of a loss of classes", math.nan, 0.9,
+    origin="0.27 for three classes and a label_smoothing of 0.1, 0.15 for a thousand; 0.81 for two and 0.5",
+)  # fmt: skip
 FLOOR = Threshold(
     "lowest loss / loss of zeros, of a loss that is bounded to both sides", math.nan, 0.15,
     origin="0.45 for a softmax twice over two classes, 0.6 for ten; bounded losses in use, such as a Brier score, a "
@@ -137,6 +141,32 @@ def bounded_outputs(evidence: Evidence) -> Iterator[Finding]:
         treatment="logits",
         least_possible_loss=reach.least,
         least_loss_of_any_outputs=sight.least,
+    )
+
+
+@rule("output-loss-mismatch")
+def smoothed_away(evidence: Evidence) -> Iterator[Finding]:
+    """A loss of classes whose best outputs are hardly better than none: labels that are smoothed until they are alike.
+
+    The lowest loss of any outputs is more than 0.9 of that of zeros, though each example has one class.
+    """
+    if (known := seen_by_loss(evidence)) is None or math.isnan(known[2].at_labels):
+        return
+    inspection, output, sight = known
+    is_judged = sight.is_by_example and not (sight.has_penalty or sight.is_unpaired or sight.ignores_targets)
+    if not is_judged or sight.is_bounded or not NOTHING_LEFT.is_severe(sight.floor):
+        return
+    yield mismatch(
+        inspection,
+        output,
+        f"the loss cannot fall below {number(sight.least)} whatever the outputs are, and that of zeros is "
+        f"{number(sight.at_zero)}: the right class is hardly better than the others.",
+        "With label_smoothing=s the right class of C gets 1 − s + s/C, and each other one s/C: near s = 1 all are "
+        "alike.",
+        "# choose a smoothing of 0.1 or less",
+        layer="",
+        least_possible_loss=sight.least,
+        loss_of_zeros=sight.at_zero,
     )
 
 
