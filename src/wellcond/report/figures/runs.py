@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.errors import OutputError
+from wellcond.recording.comparison import Comparison
 from wellcond.recording.history import History, Series
 from wellcond.recording.run import Run
 from wellcond.report.figures.style import COLORS, GRAY, LOG_FROM, bare_axes, look_of, new_figure
@@ -49,6 +50,12 @@ def run_figure(run: Run) -> Figure:
     for unused in panels[2 + len(of_layers) :]:
         unused.set_axis_off()
     return figure
+
+
+@renders("figure", Comparison)
+def comparison_figure(comparison: Comparison) -> Figure:
+    """The losses of all runs."""
+    return loss_figure(comparison.runs)
 
 
 def loss_figure(runs: Mapping[str, Run]) -> Figure:
@@ -120,8 +127,9 @@ def _draw_heat_map(axes: Axes, history: History, quantity: str) -> None:
         logs = np.log10(image)
     logs[~np.isfinite(logs)] = math.nan
     is_log = quantity != q.DEAD_SHARE
-    colors = axes.pcolormesh(steps, np.arange(len(layers)), logs if is_log else image, cmap="viridis", shading="nearest")
-    label = axes.figure.colorbar(colors, ax=axes)  # type: ignore[union-attr]
+    places = np.arange(len(layers))
+    colors = axes.pcolormesh(steps, places, logs if is_log else image, cmap="viridis", shading="nearest")
+    label = axes.figure.colorbar(colors, ax=axes)
     label.set_label("log₁₀" if is_log else "")
     every = math.ceil(len(layers) / MOST_NAMES)
     axes.set_yticks(range(0, len(layers), every), layers[::every], fontsize=7)
