@@ -22,8 +22,8 @@ fraction of a millisecond, once in about fifteen appends) in which it may list r
 when it opens it: read again, or drop duplicates of (step, layer, quantity). It misses no rows where a folder of some
 hundred files is listed in one go, as on Linux.
 
-**Bound.** The folder stays below `max_bytes` (256 MiB, 30 to 60 million rows, unless the recorder is called with another
-one), temporary files included, as long as no single append takes a sixteenth of it. When rows reach the bound, the
+**Bound.** The folder stays below `max_bytes` (256 MiB by default, which is 30 to 60 million rows), temporary files
+included, as long as no single append takes a sixteenth of it. When rows reach the bound, the
 older ones are thinned: of every series, except those with few rows, every second step is dropped. This is repeated
 where steps are still densest, so that the older part of a run keeps an even spacing, which doubles as the run gets
 longer, and the newest quarter is complete. The first steps of a run and the last of every series stay. Findings have a
