@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from wellcond.treatment.treatment import Treatment
 
     # over training
+    from wellcond.recording.recorder import Recorder
     from wellcond.recording.run import Run, read_run
 
 __all__ = [
@@ -114,6 +115,7 @@ __all__ = [
     "Progress",
     "RateLimit",
     "RateTable",
+    "Recorder",
     "Result",
     "Row",
     "Run",
@@ -172,12 +174,13 @@ _ON_DEMAND = {
     "remedy": "wellcond.remedies.remedy",
     "treat": "wellcond.treatment.treat",
     "Treatment": "wellcond.treatment.treatment",
+    "Recorder": "wellcond.recording.recorder",
+    "Run": "wellcond.recording.run",
+    "read_run": "wellcond.recording.run",
     "RateTable": "wellcond.learning_rate.race.rate_table",
     "lr_table": "wellcond.learning_rate.race.rate_table",
     "suggest_lr": "wellcond.learning_rate.race.suggest_lr",
     "SuggestedRate": "wellcond.learning_rate.race.suggested_rate",
-    "Run": "wellcond.recording.run",
-    "read_run": "wellcond.recording.run",
 }
 
 

@@ -147,6 +147,8 @@ class Attempts:
                 after = tuple(run.evaluate())
                 of_outputs = worth(run, self.trainer.batch)
         except Exception as error:  # at the first weights all batches passed: these are outside of what the code takes
+            if not run.losses:  # the first step itself failed, at the first weights
+                raise
             run.diverged_at, run.cause = len(run.losses) + 1, str(error)
             after = (math.nan,) * len(early)
         return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost, of_outputs)

@@ -42,6 +42,13 @@ KINDS: dict[str, Kind] = {
     "dropout-in-eval": "fault",
     "optimizer-setting": "fault",
     "lost-updates": "fault",
+    # what only a recorded run shows
+    "gradients-not-cleared": "fault",
+    "data-changed": "fault",
+    "repeated-batches": "fault",
+    "layer-thawed": "fault",
+    "stale-statistics": "fault",
+    "loss-spike": "fault",
     # scales
     "unscaled-input": "scale",
     "unscaled-target": "scale",
@@ -64,6 +71,7 @@ KINDS: dict[str, Kind] = {
     "ill-conditioned-input": "scale",
     "weight-domination": "symptom",
     "last-layer-drift": "symptom",
+    "overfitting": "outcome",
     "loss-not-decreasing": "outcome",
 }
 """All rules. Where two findings are equal in everything else, the one whose rule stands first here is listed first."""
@@ -132,14 +140,30 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     "lost-updates": ("learning-rate-too-low", "loss-not-decreasing"),
     "dropout-too-strong": ("diverging", "learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
+    # what only a recorded run shows
+    "gradients-not-cleared": ("data-changed", "loss-spike", "weight-decay-dominates", *_OF_A_WRONG_SCALE),
+    "data-changed": (
+        "stale-statistics", "dying-neurons", "saturated-activation", "exploding-gradient",
+        "vanishing-gradient", "non-finite", "diverging", "learning-rate-too-high", "loss-not-decreasing",
+    ),
+    "repeated-batches": ("overfitting", "stale-statistics", "data-changed", "diverging"),
+    "layer-thawed": (
+        "data-changed", "loss-spike", "dying-neurons", "saturated-activation", "exploding-gradient", "non-finite",
+        "diverging", "learning-rate-too-high", "loss-not-decreasing",
+    ),
+    "stale-statistics": ("overfitting",),
+    "loss-spike": (
+        "dying-neurons", "saturated-activation", "exploding-gradient", "vanishing-gradient", "non-finite", "diverging",
+        "loss-not-decreasing",
+    ),
     # scales
     "unscaled-input": ("bad-initialisation", "constant-feature", *_OF_A_WRONG_SCALE),
     "unscaled-target": ("bad-initialisation", *_OF_A_WRONG_SCALE),
     "bad-initialisation": ("attention-saturation", *_OF_A_WRONG_SCALE),
     # the learning rate
     "learning-rate-too-high": (
-        "diverging", "non-finite", "dying-neurons", "saturated-activation", "exploding-gradient", "vanishing-gradient",
-        "rank-collapse", "labels-unrelated", "loss-not-decreasing",
+        "diverging", "loss-spike", "non-finite", "dying-neurons", "saturated-activation", "exploding-gradient",
+        "vanishing-gradient", "rank-collapse", "labels-unrelated", "loss-not-decreasing",
     ),
     "learning-rate-too-low": ("loss-not-decreasing",),
     "diverging": ("non-finite",),
@@ -172,7 +196,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
 MUTUAL = frozenset(
     {
         "activation-drift", "batchnorm-mode-gap", "diverging", "dying-neurons", "exploding-gradient",
-        "labels-unrelated", "learning-rate-too-high", "no-gradient", "non-finite", "rank-collapse",
+        "labels-unrelated", "learning-rate-too-high", "loss-spike", "no-gradient", "non-finite", "rank-collapse",
         "saturated-activation", "saturated-output", "vanishing-gradient",
     }
 )  # fmt: skip
@@ -201,7 +225,7 @@ def as_mermaid() -> str:
     """The graph as a Mermaid flowchart: an arrow from each cause to what it explains.
 
     An arrow is left out if a detour through other rules says the same. The rules of `MUTUAL` share one box, without
-    arrows between them.
+    arrows between them, and one arrow leads into it from each cause.
     """
     reach = {name: reachable_from(name) for name in (*KINDS, *CAUSES)}
     lines = ["flowchart LR", "    subgraph mutual [may explain each other]"]
@@ -212,5 +236,6 @@ def as_mermaid() -> str:
             for effect in effects
             if not any(effect in reach[via] and cause not in reach[via] and via not in reach[effect] for via in effects)
         ]
-        lines += [f"    {cause} --> {effect}" for effect in direct if not {cause, effect} <= MUTUAL]
+        into = [effect for effect in direct if effect in MUTUAL][: cause not in MUTUAL]
+        lines += [f"    {cause} --> {effect}" for effect in direct if effect in into or effect not in MUTUAL]
     return "\n".join(lines)

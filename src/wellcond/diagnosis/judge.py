@@ -147,7 +147,7 @@ def _rooted(findings: list[Finding]) -> Iterable[Finding]:
         return root(cause_of[name]) if name in cause_of else name
 
     for effect in reversed(ordered):
-        causes = (each.rule for each in ordered if _explains(each, effect) and root(each.rule) != effect.rule)
+        causes = (each.rule for each in ordered if explains(each, effect) and root(each.rule) != effect.rule)
         if cause := next(causes, None):
             cause_of[effect.rule] = cause
     for each in ordered:
@@ -157,7 +157,7 @@ def _rooted(findings: list[Finding]) -> Iterable[Finding]:
             yield replace(each, severity=worst, consequences=(*each.consequences, *below))
 
 
-def _explains(cause: Finding, effect: Finding) -> bool:
+def explains(cause: Finding, effect: Finding) -> bool:
     """Whether one finding is a consequence of another that is as severe, or of one that may be milder.
 
     That is a wrong scale, for what is measured of it; and whatever is proven, seen at a layer, or a symptom, for what

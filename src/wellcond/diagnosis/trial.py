@@ -100,9 +100,9 @@ def trial(
         before = tuple(start.evaluate())
         if not all(map(math.isfinite, before)):
             raise NonFinite("the loss is NaN or infinite before any step, so there is nothing to try.")
-        what, spent = "whether the loss can be compared over time", start.problem.cost
-        is_drawn = failures.attempt(what, lambda: weighs_by_itself(start.problem), False)
-        trainer.cost += start.problem.cost - spent
+        is_drawn = False
+        with failures.recording("whether the loss can be compared over time"), start.counted() as copy:
+            is_drawn = weighs_by_itself(copy)
         if is_drawn:
             raise Unsupported(
                 "the loss weighs its terms by what the model itself draws or decides, such as returns of its actions: "
@@ -122,7 +122,8 @@ def trial(
             if own.run.diverged_at is None:
                 what = "norms at several places"
                 norm = failures.attempt(what, lambda: shared_norm(trainer, attempts.trained), None)
-                crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts), None)
+                tells_nothing = is_suspect(known, own)
+                crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts, tells_nothing), None)
             is_in_doubt = any(each is not None and each.best < BY_CHANCE for each in related) and not known.has_learned
             if (
                 is_in_doubt
@@ -141,11 +142,11 @@ def trial(
         of_one_point = None
         unreached: tuple[str, ...] = ()
         if is_suspect(known, own) and sees_pairs(start, batches[0]):
-            spent = start.problem.cost
-            unreached = failures.attempt("what outputs send no gradient to", lambda: cut_off(start.problem), ())
-            trainer.cost += start.problem.cost - spent
+            with failures.recording("what outputs send no gradient to"), start.counted() as copy:
+                unreached = cut_off(copy)
             if few is not None:
-                of_one_point = loss_of_one_point(start.problem, batches[0])
+                with start.counted() as copy:
+                    of_one_point = loss_of_one_point(copy, batches[0])
                 if allowed.has(price, "a handful of examples in training mode"):
                     few = replace(few, paired=_few_worth(problem, batches[0], in_pass, few))
         report("what inputs tell of targets", 0.95)
@@ -248,9 +249,9 @@ def _few(problem: Problem, batch: Batch, in_pass: float, steps: int, failures: F
             opposite.run(len(best.losses))
             uphill = opposite.evaluate()[0]
         constant = _constant(problem, start, [examples], before)
-        spent = best.problem.cost
-        lost = failures.attempt("whether every term of the loss has a gradient", lambda: lost_slope(best.problem), None)
-        trainer.cost += best.problem.cost - spent
+        lost = None
+        with failures.recording("whether every term of the loss has a gradient"), best.counted() as copy:
+            lost = lost_slope(copy)
         return Handful(count, lr, before, best.evaluate()[0], constant, best.as_run, uphill, lost)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 
 OnCall = Callable[[str, nn.Module, Any, Any], Any]
@@ -129,6 +130,30 @@ def watched(modules: Mapping[str, nn.Module], watchers: Mapping[str, Watcher]) -
             hook.module = None  # a compiled graph continues to call it
 
     return stop
+
+
+def tapped_from_outside(names: Mapping[nn.Module, str], on_call: OnCall) -> Callable[[], None]:
+    """Watch modules for a while by one hook on all modules of the process, and none on these.
+
+    So a model that is copied, pickled or compiled in the meantime is as it was. Calls without a graph, and those inside
+    `torch.func`, are not reported.
+
+    Args:
+        names: The modules to watch, with their names.
+        on_call: As for `tapped`.
+
+    Returns:
+        A function that removes the hook.
+    """
+
+    def after_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        name = names.get(module)
+        if name is None or not torch.is_grad_enabled() or torch._C._functorch.maybe_current_level() is not None:
+            return
+        on_call(name, module, _first(args or tuple(kwargs.values())), output)
+
+    handle = register_module_forward_hook(after_forward, with_kwargs=True)  # type: ignore[arg-type]
+    return handle.remove
 
 
 class TrainingHook:

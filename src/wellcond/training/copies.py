@@ -230,6 +230,15 @@ class CopyRun:
                 embedding.sparse = True  # a measurement makes gradients dense, which SparseAdam refuses
             yield
 
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[Problem]:
+        """The problem with the copy, for other passes than steps and evaluations, which count as those of a run do."""
+        before = self.problem.cost
+        try:
+            yield self.problem
+        finally:
+            self._trainer.cost += self.problem.cost - before
+
     def step(self, batch: Batch) -> None:
         """Train on one batch, inside `training()`; a run that has diverged stays as it is."""
         if self.diverged_at is not None:

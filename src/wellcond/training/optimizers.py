@@ -6,7 +6,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ DEFAULT_MOMENTUM: Final = 0.9
 
 Group = dict[str, Any]
 """One of an optimizer's `param_groups`."""
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
 def _kinds(*names: str) -> tuple[type[Optimizer], ...]:
@@ -223,9 +224,23 @@ def deep_copy(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
     return new
 
 
+def reads_only(hook: Hook) -> Hook:
+    """Mark a hook on an optimizer's step that changes neither gradients nor weights, so that a copy needs none."""
+    hook.reads_only = True  # type: ignore[attr-defined]
+    return hook
+
+
+def pre_hooks(optimizer: Optimizer) -> list[Any]:
+    """The hooks that run before an optimizer's step, without those that only read."""
+    return _of_kind(optimizer, "_optimizer_step_pre_hooks")
+
+
 def _step_hooks(optimizer: Optimizer) -> list[Any]:
-    kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    return [hook for kind in kinds for hook in getattr(optimizer, kind, {}).values()]
+    return [*pre_hooks(optimizer), *_of_kind(optimizer, "_optimizer_step_post_hooks")]
+
+
+def _of_kind(optimizer: Optimizer, kind: str) -> list[Any]:
+    return [hook for hook in getattr(optimizer, kind, {}).values() if not getattr(hook, "reads_only", False)]
 
 
 def _bnp_of(hook: Any) -> BNP | None:

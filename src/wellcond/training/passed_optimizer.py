@@ -39,7 +39,7 @@ def optimizer_of(problem: Problem, passed: PassedOptimizer | None) -> Optimizer 
     """
     if passed is None:
         return None
-    optimizers = list({id(each): each for each in _optimizers_in(passed)}.values())
+    optimizers = list({id(each): each for each in optimizers_in(passed)}.values())
     if not optimizers:
         raise TypeError(f"optimizer is a {type(passed).__name__} without a torch optimizer in it. {WRITE}.")
     if len(optimizers) == 1:
@@ -52,14 +52,19 @@ def optimizer_of(problem: Problem, passed: PassedOptimizer | None) -> Optimizer 
     return (holding or optimizers)[0]
 
 
-def _optimizers_in(passed: Any) -> Iterator[Optimizer]:
+def optimizers_in(passed: Any) -> Iterator[Optimizer]:
+    """All optimizers in what was passed; one may come twice.
+
+    Raises:
+        TypeError: Something in it is neither an optimizer nor a scheduler.
+    """
     if isinstance(passed, Optimizer) or hasattr(passed, "param_groups"):
         yield passed
     elif isinstance(passed, Mapping):
-        yield from _optimizers_in(passed.get("optimizer"))
+        yield from optimizers_in(passed.get("optimizer"))
     elif isinstance(passed, Sequence) and not isinstance(passed, str):
         for part in passed:
-            yield from _optimizers_in(part)
+            yield from optimizers_in(part)
     elif isinstance(inside := getattr(passed, "optimizer", None), Optimizer):  # a scheduler
         yield inside
     elif isinstance(passed, (int, float)):

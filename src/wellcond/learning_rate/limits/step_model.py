@@ -14,7 +14,7 @@ from wellcond.errors import NonFinite, Unsupported
 from wellcond.learning_rate.limits.preconditioned import Preconditioned
 from wellcond.learning_rate.limits.step_rules import momentum_of, rule_of
 from wellcond.problem.problem import Gradients, Problem
-from wellcond.training.optimizers import current_lr, groups_of, is_decoupled
+from wellcond.training.optimizers import current_lr, groups_of, is_decoupled, pre_hooks
 
 HOOKED = """\
 {optimizer} has hooks that run before its step ({hooks}) and may change the gradients, and with them the limit of its
@@ -118,7 +118,7 @@ def check_optimizer(problem: Problem, optimizer: Optimizer) -> None:
     name = type(optimizer).__name__
     groups = groups_of(problem, optimizer)
     rule_of(optimizer)
-    if hooks := optimizer._optimizer_step_pre_hooks.values():
+    if hooks := pre_hooks(optimizer):
         names = ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks)
         raise Unsupported(HOOKED.format(optimizer=name, hooks=names))
     for group in groups:

@@ -40,6 +40,9 @@ FALLBACK = 0.01
 LEARNED = 0.005
 """Share of a constant's loss by which a run must be below it. The constant is the best for the very batches that the
 run is compared on, so that chance does not put a run below it."""
+ENOUGH = 30
+"""Steps of the longest run, from which on a loss that does not fall says that no rate trains: a third of them are ten
+losses, enough to tell a fall from chance. Shorter races take the best they saw."""
 HELD_OUT = 8
 """The largest number of held-out batches on which those that finish are judged."""
 
@@ -193,8 +196,13 @@ class _Race:
         return {k for k in (*around, *([] if self.own is None else [0])) if k < bound}
 
     def _why_none(self, finalists: Collection[int]) -> str:
-        """Why no rate trains: no loss falls by more than chance, or none below that of a constant; "" if one does."""
+        """Why no rate trains: no loss falls by more than chance, or none below that of a constant.
+
+        "" if one does, or if the runs are too short to tell.
+        """
         runs = {k: run for k, run in self.runs.items() if not went_up(run.as_run)}
+        if max((len(run.losses) for run in runs.values()), default=0) < ENOUGH:
+            return ""
         if not any(falls(run.losses) for run in runs.values()):
             return NO_FALL
         finished = [run for k, run in runs.items() if k in finalists]

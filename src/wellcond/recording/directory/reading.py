@@ -31,9 +31,14 @@ class Recorded:
     notes: tuple[str, ...]
 
 
-def read_rows(folder: Path) -> Recorded:
-    """Read all files of rows; those that are damaged, or are not ours, are left out and named."""
-    reader = _Reader()
+def read_rows(folder: Path, reader: Reader | None = None) -> Recorded:
+    """Read all files of rows; those that are damaged, or are not ours, are left out and named.
+
+    Args:
+        folder: The folder of these files.
+        reader: One that has read some of them before, which it does not read again.
+    """
+    reader = reader or Reader()
     parts, notes = _parts(folder, reader)
     foreign = sorted(path.name for path in folder.glob("*.parquet") if not SEGMENT.fullmatch(path.name))
     notes += [f"{name} was left out: it is no file of this run." for name in foreign]
@@ -46,52 +51,71 @@ def read_rows(folder: Path) -> Recorded:
     )
 
 
-def _parts(folder: Path, reader: _Reader) -> tuple[list[_Part], list[str]]:
+def _parts(folder: Path, reader: Reader) -> tuple[list[Part], list[str]]:
     """The rows of every file that no other one covers. A file that was merged meanwhile is read as what it became."""
-    parts: dict[Path, _Part] = {}
     damaged: dict[Path, str] = {}
-    current: list[Path] = []
+    current: dict[Version, Part] = {}
     for _ in range(LISTINGS):
         current.clear()
+        path = folder
         try:
-            for path in listed(folder):
-                if path in damaged or (current and covers(current[-1], path)):
+            for each in listed(folder):
+                if each in damaged or (current and covers(path, each)):
                     continue
                 try:
-                    parts[path] = parts[path] if path in parts else reader.read(path)
-                    current.append(path)
+                    version = _version(each)
+                    current[version] = reader.parts[version] = reader.parts.get(version) or reader.read(each)
+                    path = each
                 except FileNotFoundError:
                     raise
                 except (OSError, ValueError) as error:
-                    damaged[path] = f"{path.name} was left out: it is damaged ({str(error).splitlines()[0]})."
+                    damaged[each] = f"{each.name} was left out: it is damaged ({str(error).splitlines()[0]})."
         except FileNotFoundError:
             continue
         break
-    return [parts[path] for path in current], list(damaged.values())
+    reader.parts = current
+    return list(current.values()), list(damaged.values())
 
 
-class _Part(NamedTuple):
+Version = tuple[Path, int, int]
+"""A file as it was when it was read: thinning and resuming put another one in its place."""
+
+
+def _version(path: Path) -> Version:
+    status = path.stat()
+    return path, status.st_ino, status.st_mtime_ns
+
+
+class Part(NamedTuple):
     """The rows of one file, and the times at which they were written, by the first of their steps."""
 
     columns: Columns
     times: Series
 
 
-class _Reader:
-    """Reads files, and numbers the series in them in the order in which they first come."""
+class Reader:
+    """Reads files, and numbers the series in them in the order in which they first come.
+
+    Attributes:
+        parts: What was read, by file.
+        series: Number of each quantity and layer.
+        units: Unit of each quantity.
+    """
 
     def __init__(self) -> None:
+        self.parts: dict[Version, Part] = {}
         self.series: dict[tuple[str, str], int] = {}
         self.units: dict[str, str] = {}
 
-    def read(self, path: Path) -> _Part:
+    def read(self, path: Path) -> Part:
+        """The rows of one file."""
         table = read_table(path)
         quantities, layers, units = (_indices(table, name) for name in ("quantity", "layer", "unit"))
         steps, values, times = (table[name].to_numpy() for name in ("step", "value", "time"))
         changes = np.flatnonzero(np.diff(times, prepend=np.nan))
         first = _first_of_each(quantities[0], len(quantities[1]))
         self.units |= {quantities[1][i]: units[1][units[0][row]] for i, row in first.items()}
-        return _Part(Columns(steps, values, self._numbered(quantities, layers)), Series(steps[changes], times[changes]))
+        return Part(Columns(steps, values, self._numbered(quantities, layers)), Series(steps[changes], times[changes]))
 
     def _numbered(self, quantities: Coded, layers: Coded) -> NDArray[np.int32]:
         """The number of each row's series."""
@@ -102,6 +126,18 @@ class _Reader:
             numbers[code] = self.series.setdefault((quantities[1][quantity], layers[1][layer]), len(self.series))
         numbered: NDArray[np.int32] = numbers[local]
         return numbered
+
+
+class EndsReader(Reader):
+    """Of the whole network it reads everything, and of layers only the last number of each series in a file."""
+
+    def read(self, path: Path) -> Part:
+        (steps, values, series), times = super().read(path)
+        stays = np.array([not layer for _, layer in self.series], bool)[series]
+        last = np.full(len(self.series), -1)
+        last[series] = np.arange(len(series))  # of equal places the last one counts
+        stays[last[last >= 0]] = True
+        return Part(Columns(steps[stays], values[stays], series[stays]), times)
 
 
 Coded = tuple[NDArray[np.int32], list[str]]

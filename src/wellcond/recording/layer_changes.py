@@ -1,0 +1,72 @@
+"""How the numbers of layers compare with what they were before a step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from wellcond.recording.history import Series
+from wellcond.recording.levels import finite, median
+from wellcond.recording.run_rule import RunEvidence
+from wellcond.results.quantities import GRADIENT_NORM, UNCLIPPED_GRADIENT_NORM, WEIGHT_NORM
+
+SAMPLES_BEFORE = 16
+"""Latest samples before a step that are compared with."""
+NEAR = 0.1
+"""Share of a step's number within which something happens at that step."""
+NEAREST = 50
+"""The same in steps, at least."""
+
+
+def around(step: int) -> int:
+    """Steps within which something counts as of the same time."""
+    return max(NEAREST, int(NEAR * step))
+
+
+def growth(series: Series, step: int, within: float = math.inf) -> float:
+    """Median of the samples since a step, or within some steps of it, over the median of those just before it."""
+    before, after = _sides(series, step, within)
+    base = median(before)
+    return median(after) / base if base > 0 else math.nan
+
+
+def growth_of_gradients(evidence: RunEvidence, step: int) -> float:
+    """How much the whole network's gradient has grown since a step, without clipping; NaN if that is not known.
+
+    The largest fifth of the samples just after it are compared with the largest fifth before: networks that have blown
+    up have small gradients soon.
+    """
+    unclipped = evidence.history.series(UNCLIPPED_GRADIENT_NORM)
+    series = unclipped if len(unclipped) else evidence.history.series(GRADIENT_NORM)
+    before, after = _sides(series, step, around(step))
+    if not len(before) or not len(after) or not np.quantile(before, 0.8) > 0:
+        return math.nan
+    return float(np.quantile(after, 0.8) / np.quantile(before, 0.8))
+
+
+def growths(evidence: RunEvidence, quantity: str, step: int, within: float = math.inf) -> dict[str, float]:
+    """`growth` of every layer in which it is known."""
+    every = {
+        layer: growth(evidence.history.series(quantity, layer), step, within)
+        for layer in evidence.history.layers(quantity)
+    }
+    return {layer: each for layer, each in every.items() if not math.isnan(each)}
+
+
+def jump_of_weights(evidence: RunEvidence, step: int) -> float:
+    """The largest growth of a layer's weights just after a step; NaN if that is not known."""
+    largest = math.nan
+    for layer in evidence.history.layers(WEIGHT_NORM):
+        before, after = _sides(evidence.history.series(WEIGHT_NORM, layer), step, around(step))
+        if len(before) and len(after) and before[-1] > 0:
+            largest = float(np.nanmax((largest, after.max() / before[-1])))
+    return largest
+
+
+def _sides(series: Series, step: int, within: float) -> tuple[np.ndarray, np.ndarray]:
+    """The latest samples before a step, and those from it on."""
+    series = finite(series)
+    place = int(np.searchsorted(series.steps, step))
+    last = int(np.searchsorted(series.steps, step + min(within, 2**60)))
+    return series.values[max(0, place - SAMPLES_BEFORE) : place], series.values[place:last]

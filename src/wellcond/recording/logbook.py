@@ -1,0 +1,116 @@
+"""The logbook of a run: rows in memory and on disk, and what the rules say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.recording.course import Course
+from wellcond.recording.directory.findings_log import FindingEvent
+from wellcond.recording.directory.run_directory import RunDirectory
+from wellcond.recording.history import History
+from wellcond.recording.mishaps import Mishaps, warn
+from wellcond.recording.run import read_run
+from wellcond.recording.run_rule import RunEvidence
+from wellcond.results import Row
+
+OnFinding = Callable[[Finding], Any]
+"""Called with a finding when it begins, and again, with `until` set, when it has ended."""
+
+
+MOST_NOTED = 1000
+"""Steps whose examples are remembered."""
+
+
+class FindingWarning(UserWarning):
+    """A finding of a recorded run, as it begins. `warnings.simplefilter("ignore", FindingWarning)` silences them."""
+
+
+class Logbook:
+    """Rows and findings of a run so far.
+
+    Args:
+        layers: Names of the layers, in the model's order.
+        optimizer: Class name of the optimizer.
+        ignore: Names of rules that are not applied.
+        on_finding: The user's callback.
+        directory: Where rows and findings are written, if anywhere.
+        mishaps: Guards the callback, the rules and the disk.
+
+    Attributes:
+        history: All rows so far.
+        course: All findings so far.
+        inspected: What the rules of `diagnose` said at the last inspection.
+        inspected_at: The step of that; None if there was none.
+    """
+
+    def __init__(
+        self,
+        layers: tuple[str, ...],
+        optimizer: str,
+        ignore: Collection[str],
+        on_finding: OnFinding | None,
+        directory: RunDirectory | None,
+        mishaps: Mishaps,
+    ) -> None:
+        self.history = History() if directory is None else read_run(directory.path).history
+        self.course = Course(ignore)
+        self.inspected: tuple[Finding, ...] = ()
+        self.inspected_at: int | None = None
+        self._layers, self._optimizer = layers, optimizer
+        self._on_finding, self._directory, self._mishaps = on_finding, directory, mishaps
+        self._unwritten: list[Row] = []
+        self._indices: dict[int, str] = {}
+
+    def add(self, rows: Collection[Row]) -> None:
+        """Add rows of later steps."""
+        self.history.add(rows)
+        if self._directory is not None:
+            self._unwritten.extend(rows)
+
+    def note_indices(self, step: int, indices: Any) -> None:
+        """Remember which examples a step was made of, for a while."""
+        self._indices[step] = indices
+        self._indices.pop(step - MOST_NOTED, None)
+
+    def truncate(self, step: int) -> None:
+        """Drop everything after a step, from which the run goes on."""
+        rows = [row for row in self.history.rows() if row.step is not None and row.step <= step]
+        self.history = History(rows)
+        self._unwritten = [row for row in self._unwritten if row.step is not None and row.step <= step]
+        if self._directory is not None:
+            directory = self._directory
+            self._mishaps.attempt("files", lambda: directory.truncate(step))
+
+    def judge(self, step: int) -> None:
+        """Apply the rules to everything so far, and tell what began and what ended."""
+        evidence = RunEvidence(self.history, step, self._layers, self._optimizer, self.inspected, self.inspected_at)
+        began, ended = self.course.update(evidence)
+        events = [("began", each) for each in began] + [("ended", each) for each in ended]
+        if not events:
+            return
+        if self._directory is not None:
+            directory = self._directory
+            lines = [FindingEvent(event, step, each) for event, each in events]
+            self._mishaps.attempt("files", lambda: directory.append_findings(lines))
+        for event, each in events:
+            if event == "began" and each.severity != "note":
+                warn(f"step {each.step}: {each}", FindingWarning)
+            if self._on_finding is not None:
+                callback = self._on_finding
+                self._mishaps.attempt("callback", lambda each=each: callback(each))
+
+    def write(self) -> None:
+        """Write rows that are not yet on disk, as one file."""
+        rows, self._unwritten = self._unwritten, []
+        directory = self._directory
+        if directory is not None and rows:
+            rows.sort(key=lambda row: row.step or 0)
+            self._mishaps.attempt("files", lambda: directory.append(rows))
+
+    def close(self) -> None:
+        """Write what is left, and release the directory."""
+        self.write()
+        if self._directory is not None:
+            self._mishaps.attempt("files", self._directory.close)

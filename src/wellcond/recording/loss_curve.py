@@ -1,0 +1,218 @@
+"""`LossCurve`: the loss of a run as levels, and whether it has risen for good, since when and how."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from wellcond.diagnosis.threshold import Condition
+from wellcond.recording.history import Series
+from wellcond.recording.levels import OF_MEDIAN, blocks, finite, last_before, median, noise, smooth, spread
+
+FEWEST = Condition("steps", 24, origin="three blocks of eight: before, and after a rise")
+FIRST = Condition("steps whose median is the loss at the start", 8, origin="before the first fall of most trainings")
+SIGNIFICANT = Condition(
+    "rise in standard errors of a block's level, beyond the √(2 ln k) by which the lowest of k blocks lies below them",
+    6.0, origin="normal levels exceed it once in 10⁹ blocks; tests count alarms on heavy-tailed and correlated noise",
+)  # fmt: skip
+NEW = Condition(
+    "rise / the largest rise that the loss has come back from before", 2.0,
+    origin="losses that swing (adversarial, restarts, epochs in a fixed order) swing by similar amounts",
+)  # fmt: skip
+AT_ONCE = Condition(
+    "share of the rise that the first eight steps show", 0.5,
+    origin="other data show in the first batch; steps that overshoot grow from step to step",
+)  # fmt: skip
+LEARNED = Condition("fall of the loss / loss at the start, of a network that has learned", 0.2, origin="a fifth")
+ALL_LOST = Condition(
+    "share of what had been learned that is lost, where swings do not excuse it", 0.9, origin="nearly all"
+)
+LONG = Condition(
+    "steps of a rise", 50, origin="a catapult at the edge of stability comes back within some tens of steps"
+)
+SHARE = Condition("steps of a rise / steps of the run", 0.05, origin="long runs have long swings")
+PLATEAU = Condition(
+    "spread of the levels / what the noise of single losses explains", 3.0,
+    origin="levels of a loss that stands still spread by noise alone; those of games and policies wander",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rise:
+    """A level that is higher than it was, and stays.
+
+    Attributes:
+        step: First step of the rise.
+        lowest: Lowest level before.
+        level: Level now.
+        start: Level of the run's first steps.
+        scale: What a change of this loss is compared with, as `LossCurve.scale`.
+        steps: Steps since the rise began.
+        first: Median of the first eight losses of the rise.
+    """
+
+    step: int
+    lowest: float
+    level: float
+    start: float
+    scale: float
+    steps: int
+    first: float
+
+    @property
+    def lost(self) -> float:
+        """Share of what had been learned that is lost again: 1 if the loss is as high as at the start."""
+        return (self.level - self.lowest) / self.scale
+
+    @property
+    def had_learned(self) -> bool:
+        """Whether the loss had fallen before, by a fifth."""
+        return self.start - self.lowest > LEARNED.at * abs(self.start)
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it has lasted long enough for a swing to have come back."""
+        return self.steps >= max(LONG.at, SHARE.at * (self.step + self.steps))
+
+    @property
+    def is_abrupt(self) -> bool:
+        """Whether it was there from one step to the next."""
+        return self.first - self.lowest > AT_ONCE.at * (self.level - self.lowest)
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """The finite losses of a run, and what their levels say.
+
+    Example:
+        >>> values = np.concatenate((np.linspace(2, 1, 100), np.full(50, 5.0)))
+        >>> rise = LossCurve(Series(np.arange(1, 151), values)).rise
+        >>> rise.step, rise.lowest < 1.3, rise.level, rise.is_abrupt
+        (101, True, 5.0, True)
+    """
+
+    series: Series
+
+    @classmethod
+    def of(cls, losses: Series) -> LossCurve:
+        """The curve of losses that may be NaN or infinite."""
+        return cls(finite(losses))
+
+    @cached_property
+    def start(self) -> float:
+        """Level of the first steps."""
+        return median(self.series.values[: int(FIRST.at)])
+
+    def level(self, width: int = 0) -> float:
+        """Level of the latest steps: of a sixteenth of the run, eight at least, or of a width."""
+        return median(self.series.values[-(width or max(8, len(self.series) // 16)) :])
+
+    def level_at(self, step: int, width: int = 0) -> float:
+        """Level of the steps before a step."""
+        end = int(np.searchsorted(self.series.steps, step, side="right"))
+        return LossCurve(Series(self.series.steps[:end], self.series.values[:end])).level(width)
+
+    @cached_property
+    def levels(self) -> Series:
+        """32 to 128 levels over the whole run, with the last step of each."""
+        width = 8
+        while len(self.series) // width > 128:
+            width *= 2
+        values = blocks(self.series.values, width)
+        ends = len(self.series) - 1 - width * np.arange(len(values))[::-1]
+        return Series(self.series.steps[ends], values)
+
+    @cached_property
+    def lowest(self) -> float:
+        """Lowest level so far."""
+        return float(self.levels.values.min()) if len(self.levels) else self.start
+
+    @cached_property
+    def noise(self) -> float:
+        """Standard deviation of the latest losses around their level."""
+        return noise(self.series.values[-512:])
+
+    @property
+    def scale(self) -> float:
+        """What a change of the loss is compared with: its fall since the start, its size then or its noise."""
+        return max(self.start - self.lowest, abs(self.start), self.noise, 1e-300)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether the loss is lower than at the start, by a fifth, and has not lost a third of that again."""
+        fall = self.start - self.lowest
+        return fall > LEARNED.at * abs(self.start) and self.level() - self.lowest < fall / 3
+
+    def has_fallen_since(self, step: int) -> bool:
+        """Whether the loss is lower than at a step, by more than the noise of both levels."""
+        width = max(8, min(len(self.series.since(step)) // 2, len(self.series) // 16))
+        before, now = self.level_at(step, width), self.level(width)
+        return before - now > 3 * OF_MEDIAN * self.noise * math.sqrt(2 / width)
+
+    @cached_property
+    def is_falling(self) -> bool:
+        """Whether the latest quarter of the run lowered the loss."""
+        return len(self.series) >= FEWEST.at and self.has_fallen_since(int(self.series.steps[-len(self.series) // 4]))
+
+    @cached_property
+    def stands_still(self) -> bool:
+        """Whether the levels of the latest half differ by no more than the noise of single losses explains."""
+        half = self.series.values[len(self.series) // 2 :]
+        width = max(8, len(half) // 16)
+        levels = blocks(half, width)
+        return len(levels) > 3 and float(np.std(levels)) < PLATEAU.at * OF_MEDIAN * noise(half) / math.sqrt(width)
+
+    @cached_property
+    def rise(self) -> Rise | None:
+        """The rise that the run is in, at the longest scale at which it shows; None if there is none."""
+        return self._rise_at(self._scale_of_rise)
+
+    @cached_property
+    def _scale_of_rise(self) -> int:
+        """The longest block length at which the latest block lies above the lowest by more than noise; 0 if none."""
+        values, longest, width = self.series.values, 0, 8
+        while len(values) >= max(FEWEST.at, 3 * width):
+            levels = blocks(values, width)
+            within = OF_MEDIAN * noise(values[-256 * width :]) / math.sqrt(width)
+            between = spread(np.diff(levels)) / math.sqrt(2)
+            chance = math.sqrt(2 * math.log(len(levels)))
+            if levels[-1] - levels[:-1].min() > (SIGNIFICANT.at + chance) * max(within, between):
+                longest = width
+            width *= 2
+        return longest
+
+    def _rise_at(self, width: int) -> Rise | None:
+        if not width:
+            return None
+        steps, values = self.series.steps, self.series.values
+        levels = blocks(values, width)
+        begin = len(values) - width * len(levels)
+        lowest, level = float(levels[:-1].min()), float(levels[-1])
+        first = begin + width * int(levels[:-1].argmin())  # of the lowest block
+        height = min(level - lowest, self.scale)  # an explosion begins long before its end
+        limit = lowest + max(height / 4, 2 * float(np.std(levels[:-1] - smooth(levels[:-1], 5))))
+        tail = smooth(values[first:], _smoothing(height, noise(values[first : first + width])))
+        onset = first + last_before(tail > limit)
+        if onset >= len(values) - 2:
+            return None
+        rise = Rise(
+            step=int(steps[onset]), lowest=lowest, level=level, start=self.start, scale=self.scale,
+            steps=int(steps[-1] - steps[onset]) + 1, first=median(values[onset : onset + 8]),
+        )  # fmt: skip
+        is_new = level - lowest > NEW.at * self._largest_swing(onset, width)
+        return rise if is_new or (rise.had_learned and rise.lost > ALL_LOST.at) else None
+
+    def _largest_swing(self, onset: int, width: int) -> float:
+        """The largest rise of the level before, from its lowest so far, that it came back from."""
+        levels = blocks(self.series.values[:onset], min(width, 16))
+        rises = levels - np.minimum.accumulate(levels) if len(levels) else np.zeros(1)
+        return float(rises[:-2].max(initial=0.0))  # the last blocks may belong to the rise
+
+
+def _smoothing(height: float, sigma: float) -> int:
+    """Width of a running median whose error is a tenth of a height."""
+    errors = 10 * OF_MEDIAN * sigma / max(height, 1e-300)
+    return int(min(65, max(5, errors**2))) | 1

@@ -1,0 +1,64 @@
+"""The loss of every step, and whether it is one that should be looked at now rather than later."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+AVERAGED = 0.05
+"""Weight of a new loss in the running mean and in the mean deviation from it."""
+OUTSTANDING = 8.0
+"""Mean deviations above the running mean from which on a loss is looked at at once."""
+FIRST_LOSSES = 20
+"""Losses until the mean deviation is known."""
+REST = 0.02
+"""Share of the steps so far for which no second alarm is raised."""
+
+
+class LossWatch:
+    """Sees losses that are not finite, or stand out, in constant time.
+
+    Example:
+        >>> watch = LossWatch()
+        >>> any(watch.is_alarming(step, 1.0 + 0.1 * (step % 3)) for step in range(1, 50))
+        False
+        >>> watch.is_alarming(50, 9.0), watch.is_alarming(51, 9.0)
+        (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._mean = self._deviation = 0.0
+        self._seen = 0
+        self._quiet_until = 0
+
+    def is_alarming(self, step: int, value: float) -> bool:
+        """Whether the loss of a step stands out, and no alarm was raised just before."""
+        is_finite = math.isfinite(value)
+        distance = value - self._mean
+        stands_out = not is_finite or (self._seen >= FIRST_LOSSES and distance > OUTSTANDING * self._deviation)
+        if is_finite:
+            weight = max(AVERAGED, 1 / (self._seen + 1))
+            self._mean += weight * distance
+            self._deviation += weight * (abs(distance) - self._deviation) if self._seen else 0.0
+            self._seen += 1
+        if not stands_out or step < self._quiet_until:
+            return False
+        self._quiet_until = step + 1 + int(REST * step)
+        return True
+
+    def state_dict(self) -> dict[str, float]:
+        """All numbers that it depends on."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Continue from saved numbers."""
+        vars(self).update(state)
+
+
+def on_host(value: Any) -> float | None:
+    """A loss as a number; None if it is on a device that would have to be waited for."""
+    if isinstance(value, Tensor):
+        return value.item() if value.device.type == "cpu" else None
+    return float(value)

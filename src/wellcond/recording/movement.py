@@ -1,0 +1,80 @@
+"""Which layers move: those without a gradient or an update while others have one, and those that get one late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wellcond.recording.history import Series
+from wellcond.recording.levels import finite, last_before
+from wellcond.recording.run_rule import RunEvidence
+from wellcond.results.quantities import GRADIENT_NORM, UPDATE_RATIO
+
+
+@dataclass(frozen=True)
+class Stillness:
+    """A layer that does not learn.
+
+    Attributes:
+        layer: The layer.
+        step: Since when.
+        what: What is zero, or that there is no gradient any more.
+        samples: Samples since then.
+    """
+
+    layer: str
+    step: int
+    what: Literal["gradient", "update", "frozen"]
+    samples: int
+
+
+def still_layers(evidence: RunEvidence, fewest: int) -> Iterator[Stillness]:
+    """Layers that stand still at the end of the run, in the model's order."""
+    moving = _steps_with_movement(evidence, GRADIENT_NORM)
+    for layer in evidence.history.layers(GRADIENT_NORM):
+        series = finite(evidence.history.series(GRADIENT_NORM, layer))
+        if not len(series):
+            continue
+        missing = moving[moving > series.steps[-1]]
+        if len(missing) >= fewest and np.any(series.values > 0):
+            yield Stillness(layer, int(missing[0]), "frozen", len(missing))
+        elif (still := _still(series, moving, fewest)) is not None:
+            yield Stillness(layer, still[0], "gradient", still[1])
+    moving = _steps_with_movement(evidence, UPDATE_RATIO)
+    for layer in evidence.history.layers(UPDATE_RATIO):
+        gradients = finite(evidence.history.series(GRADIENT_NORM, layer))
+        if len(gradients) and gradients.values[-1] > 0:
+            still = _still(finite(evidence.history.series(UPDATE_RATIO, layer)), moving, fewest)
+            if still is not None:
+                yield Stillness(layer, still[0], "update", still[1])
+
+
+def thawed_layers(evidence: RunEvidence, fewest: int) -> Iterator[tuple[str, int]]:
+    """Layers that move now and stood still at first, in the model's order, with the step of their first movement."""
+    moving = _steps_with_movement(evidence, GRADIENT_NORM)
+    for layer in evidence.history.layers(GRADIENT_NORM):
+        for quantity in (GRADIENT_NORM, UPDATE_RATIO):
+            series = finite(evidence.history.series(quantity, layer))
+            steps = series.steps[series.values > 0]
+            if len(steps) >= fewest and np.count_nonzero(moving < steps[0]) >= fewest:
+                yield layer, int(steps[0])
+                break
+
+
+def _still(series: Series, moving: NDArray[np.int64], fewest: int) -> tuple[int, int] | None:
+    """Since when a series is exactly zero while other layers move, and for how many samples."""
+    start = last_before(series.values == 0)
+    steps = series.steps[start:]
+    count = int(np.isin(steps, moving).sum())
+    return (int(steps[0]), count) if count >= fewest else None
+
+
+def _steps_with_movement(evidence: RunEvidence, quantity: str) -> NDArray[np.int64]:
+    """Steps at which a layer has a number above zero."""
+    every = [finite(evidence.history.series(quantity, layer)) for layer in evidence.history.layers(quantity)]
+    steps = [series.steps[series.values > 0] for series in every]
+    return np.unique(np.concatenate(steps)) if steps else np.empty(0, np.int64)

@@ -1,0 +1,90 @@
+"""Numbers that were measured on a device, and are fetched later, all at once: nothing waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wellcond.results import Row
+
+ToRows = Callable[[list[float]], Iterable[Row]]
+"""Rows made of the numbers of a reading, once they are known."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Numbers of one step, on their device.
+
+    Attributes:
+        values: (n,), or () for one number.
+        to_rows: Makes rows of them.
+    """
+
+    values: Tensor
+    to_rows: ToRows
+
+
+class Readings:
+    """Readings in the order in which they were taken, until they are fetched.
+
+    On a GPU they are first copied into memory of the host, in the background, and read when the copy is there.
+
+    Example:
+        >>> readings = Readings()
+        >>> readings.add(torch.tensor([3.0]), lambda values: [Row(1, "", "loss", values[0], "")])
+        >>> readings.fetch()
+        [Row(step=1, layer='', quantity='loss', value=3.0, unit='')]
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[Reading] = []
+        self._copied: list[tuple[list[Reading], Tensor, torch.cuda.Event]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, values: Tensor, to_rows: ToRows) -> None:
+        """Add the numbers of a step; the tensor is not to be changed any more."""
+        self._waiting.append(Reading(values.detach(), to_rows))
+
+    def fetch(self, *, wait: bool = True) -> list[Row]:
+        """Rows of all readings; with `wait=False` only those that have arrived from a GPU."""
+        readings, self._waiting = self._waiting, []
+        if not readings:
+            flat = torch.empty(0)
+        else:
+            device = readings[0].values.device
+            flat = torch.cat([each.values.to(device, non_blocking=True).reshape(-1) for each in readings])
+        if flat.device.type != "cuda":
+            return [*self._arrived(wait=True), *_rows(readings, flat.tolist())]
+        pinned = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
+        pinned.copy_(flat, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(flat.device))
+        self._copied.append((readings, pinned, event))
+        return self._arrived(wait=wait)
+
+    def _arrived(self, *, wait: bool) -> list[Row]:
+        rows = []
+        while self._copied:
+            readings, pinned, event = self._copied[0]
+            if wait:
+                event.synchronize()
+            elif not event.query():
+                break
+            rows += _rows(readings, pinned.tolist())
+            del self._copied[0]
+        return rows
+
+
+def _rows(readings: list[Reading], values: list[float]) -> list[Row]:
+    rows: list[Row] = []
+    start = 0
+    for reading in readings:
+        end = start + reading.values.numel()
+        rows.extend(reading.to_rows(values[start:end]))
+        start = end
+    return rows

@@ -1,0 +1,71 @@
+"""data-changed: a loss that jumps to another level from one step to the next, and stays there.
+
+Wrong: a second data set whose labels are noisy or counted from another number, a transform that is lost after a restart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.layer_changes import growths, jump_of_weights
+from wellcond.recording.rates import lr_ratio
+from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.results import number
+from wellcond.results.quantities import GRADIENT_NORM, TRAINING_LOSS
+
+LOST = Threshold(
+    "rise of the loss / its fall since the start", 0.1, math.nan, origin="a tenth of what was learned, at once"
+)
+STAYS = Condition(
+    "rise that is left / rise at first", 0.15,
+    origin="a network that learns the new data, as in a curriculum, wins nearly all of it back",
+)  # fmt: skip
+LONG = Condition("steps since", 100, origin="new classes or a harder task are learned by then, in part")
+GROWTH = Condition("growth of a layer's gradient", 1.3, origin="other examples have other gradients, in every layer")
+MOST = Condition("share of the layers whose gradient grows", 0.75, origin="a fault of one layer changes that one first")
+WEIGHTS = Condition(
+    "growth of a layer's weights at the jump", 1.25, origin="steps that overshoot change the weights, other data do not"
+)
+RAISED = Condition("learning rate / lowest before", 1.2, origin="a rate that is raised lifts the loss by itself")
+
+
+@run_rule("data-changed", quantity=TRAINING_LOSS)
+def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
+    """The loss jumps within eight steps by a tenth of what was learned or more, and keeps some of it for 100 steps.
+
+    The gradients of most layers grow at the same step, and neither the rate nor the weights do: it is what the loss is
+    computed of that has changed. A warning, since the data may be harder on purpose.
+    """
+    rise = evidence.loss.rise
+    if rise is None or not rise.is_abrupt or not rise.is_lasting or rise.steps < LONG.at or not rise.had_learned:
+        return
+    if not LOST.is_warning(rise.lost) or rise.level - rise.lowest < STAYS.at * (rise.first - rise.lowest):
+        return
+    if lr_ratio(evidence, rise.step) > RAISED.at or jump_of_weights(evidence, rise.step) > WEIGHTS.at:
+        return
+    gradients = growths(evidence, GRADIENT_NORM, rise.step, within=LONG.at)
+    grown = [layer for layer, growth in gradients.items() if growth > GROWTH.at]
+    if len(grown) < MOST.at * len(gradients):
+        return
+    yield Finding(
+        rule="data-changed",
+        severity="warning",
+        basis="measured",
+        summary=f"at step {rise.step} the loss jumps from {number(rise.lowest)} to {number(rise.first)}, and is "
+        f"{number(rise.level)} now; gradients of {len(grown)} of {len(gradients)} layers grow at once, and neither rate "
+        "nor weights do.",
+        evidence={
+            "level before": rise.lowest,
+            "level at first": rise.first,
+            "level now": rise.level,
+            "layers whose gradient grows": float(len(grown)),
+        },
+        limits={"level before": rise.lowest},
+        reason="A step changes a loss little by little. A jump at one rate from one batch to the next is in the batches: "
+        "inputs, labels or how the loss is computed.",
+        remedy=f"# compare batches from before and after step {rise.step}: labels, scale of the inputs, transforms, source",
+        step=rise.step,
+    )

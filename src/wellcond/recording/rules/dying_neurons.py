@@ -1,0 +1,44 @@
+"""dying-neurons: ReLUs that are switched off for good while training goes on.
+
+Wrong: a rate so high, or one step so long, that units are pushed below zero for every input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.shares import shares_that_rose, severity_of
+from wellcond.results.quantities import DEAD_SHARE
+from wellcond.results.text import named
+
+SHARE = Threshold(
+    "share of a layer's ReLUs that are off on a whole batch", 0.7, 0.95,
+    origin="healthy networks reach 0.56 on many examples, and 0.73 on a batch",
+)  # fmt: skip
+RISE = Condition("rise of the share", 0.2, origin="what was off from the start is no event: diagnose reports it")
+
+
+@run_rule("dying-neurons", quantity=DEAD_SHARE)
+def dying_neurons(evidence: RunEvidence) -> Iterator[Finding]:
+    """The share of ReLUs that are off on a whole batch has risen by 0.2 or more, above 0.7.
+
+    Severe from 0.95 if the loss does not fall; a warning, or a note while the loss falls and it is below 0.95.
+    """
+    for each in shares_that_rose(evidence, DEAD_SHARE, SHARE.warn, RISE.at):
+        yield Finding(
+            rule="dying-neurons",
+            layer=each.layer,
+            severity=severity_of(evidence, is_far=SHARE.is_severe(each.now)),
+            basis="measured",
+            summary=f"{each.now:.0%} of the ReLUs after {named(each.layer)} are off on a whole batch; until step "
+            f"{each.step} it were {each.before:.0%}.",
+            evidence={"share": each.now, "share before": each.before},
+            limits=SHARE.limits(),
+            reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient and it stays off.",
+            remedy=f"# go back to weights from before step {each.step}, at a lower rate or with clipped gradients; a leaky "
+            f"ReLU after {named(each.layer)} lets units come back",
+            step=each.step,
+        )

@@ -1,0 +1,53 @@
+"""exploding-gradient: gradients that have grown a hundredfold and stay so.
+
+Wrong: a recurrent weight whose largest eigenvalue training pushes beyond 1, without a limit on the gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.threshold import Threshold
+from wellcond.recording.levels import finite, last_before, median, smooth
+from wellcond.recording.relative_gradients import FIRST_SAMPLES
+from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.shares import severity_of
+from wellcond.results import number
+from wellcond.results.quantities import GRADIENT_NORM
+from wellcond.results.text import named
+
+GROWN = Threshold(
+    "gradient of a layer / what it was at first", 100.0, 1e4,
+    origin="the largest growth of healthy trainings of the benchmark is 20, of a generator against its critic",
+)  # fmt: skip
+
+
+@run_rule("exploding-gradient", quantity=GRADIENT_NORM)
+def exploding_gradient(evidence: RunEvidence) -> Iterator[Finding]:
+    """The gradient of a layer has grown a hundredfold since the first samples, and stays so.
+
+    Severe from ten thousand if the loss does not fall; a warning, or a note while the loss falls.
+    """
+    for layer in evidence.history.layers(GRADIENT_NORM):
+        series = finite(evidence.history.series(GRADIENT_NORM, layer))
+        first = median(series.values[:FIRST_SAMPLES])
+        growth = median(series.values[-3:]) / first if first > 0 else math.nan
+        if len(series) <= 2 * FIRST_SAMPLES or not GROWN.is_warning(growth):
+            continue
+        start = last_before(smooth(series.values, 3) > math.sqrt(GROWN.warn) * first)
+        begin = int(series.steps[min(start, len(series) - 1)])
+        yield Finding(
+            rule="exploding-gradient",
+            layer=layer,
+            severity=severity_of(evidence, is_far=GROWN.is_severe(growth)),
+            basis="measured",
+            summary=f"the gradient of {named(layer)} has grown {number(growth)}-fold, mostly since step {begin}.",
+            evidence={"gradient / at first": growth},
+            limits=GROWN.limits(first),
+            reason="A step of the same rate is now a hundred times as long, or the optimizer makes it so small that what "
+            "came before counts no more.",
+            remedy="nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step()",
+            step=begin,
+        )

@@ -1,0 +1,49 @@
+"""gradients-not-cleared: gradients of earlier steps that are added to those of a step.
+
+Wrong: `loss.backward(); optimizer.step()` without `optimizer.zero_grad()`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.levels import finite, lasting, median
+from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.results import number
+from wellcond.results.quantities import UNCLEARED_GRADIENT
+
+OLD = Threshold(
+    "norm of the old gradient / norm of the new one", math.nan, 1e-6,
+    origin="it is exactly 0 if the gradient was cleared; the rest is rounding of float32",
+)  # fmt: skip
+SAMPLES = Condition(
+    "samples in a row", 2, origin="a gradient that is left over once, as before a first step, is no rule"
+)
+
+
+@run_rule("gradients-not-cleared", quantity=UNCLEARED_GRADIENT)
+def gradients_not_cleared(evidence: RunEvidence) -> Iterator[Finding]:
+    """The first backward pass of a step is added to the gradient of the step before. Severe.
+
+    Backward passes between two steps, which accumulate a gradient on purpose, are not meant.
+    """
+    old = finite(evidence.history.series(UNCLEARED_GRADIENT))
+    begin = lasting(old, OLD.severe)
+    if begin is None or len(old.since(begin)) < SAMPLES.at:
+        return
+    share = median(old.since(begin).values)
+    yield Finding(
+        rule="gradients-not-cleared",
+        severity="severe",
+        basis="proven",
+        summary=f"since step {begin} gradients are not cleared: each is added to the one before, whose norm is "
+        f"{number(share)} times that of the new one.",
+        evidence={"old gradient / new gradient": share},
+        limits=OLD.limits(),
+        reason="The sum of all gradients since the start points to where the weights were, and grows with every step.",
+        remedy="optimizer.zero_grad()  # before loss.backward()",
+        step=begin,
+    )

@@ -1,0 +1,106 @@
+"""learning-rate-too-high: a rate at which the loss rises, or never falls.
+
+Wrong: a warm-up to lr 1 where 2/λ_max is 0.1. Right: the rate at which the loss still fell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.layer_changes import growth_of_gradients, jump_of_weights
+from wellcond.recording.levels import finite, median
+from wellcond.recording.rates import above_limit, at, lr_ratio
+from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.results import number
+from wellcond.results.quantities import LR, TRAINING_LOSS, UPDATE_RATIO
+
+LOST = Threshold(
+    "rise of the loss since its lowest level / its fall until then", 0.3, 0.9,
+    origin="restarts of a rate lose less than that, and win it back; at 1 the loss is as high as at the start",
+)  # fmt: skip
+RAISED = Condition(
+    "learning rate / lowest in the half of the run before", 1.2, origin="the rate was raised, by more than rounding"
+)
+SIZE = Condition(
+    "growth of gradients at a rise that a rate explains, or of a layer's weights", 1.5,
+    origin="steps that overshoot make both grow; other data leave the weights",
+)  # fmt: skip
+ENOUGH = Condition("steps", 100, origin="trainings that work have lowered their loss by then")
+LONG_STEPS = Threshold(
+    "‖Δθ‖/‖θ‖ of a step, median over the layers in the first samples", math.nan, 0.1,
+    origin="healthy trainings of the benchmark have 0.001 to 0.1 in their first steps; 1e-3 is the usual advice",
+)  # fmt: skip
+FIRST = Condition("first samples", 10, origin="weights that have blown up have small relative steps")
+
+
+@run_rule("learning-rate-too-high", quantity=LR)
+def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
+    """The loss rises for good after the rate was raised, or while it is above the largest stable one.
+
+    A rate above 2(1+μ)/λ_max is no fault by itself: networks train at the edge of stability. After a raise, the loss
+    must lose nine tenths of what was learned, since restarts lose some and win it back; above the limit, a third.
+    Severe from nine tenths if gradients or weights have grown.
+    """
+    rise = evidence.loss.rise
+    if rise is None or not rise.had_learned or not rise.is_lasting:
+        return
+    ratio, above = lr_ratio(evidence, rise.step), above_limit(evidence)
+    is_raised = ratio > RAISED.at
+    if not (is_raised and LOST.is_severe(rise.lost)) and not (above is not None and LOST.is_warning(rise.lost)):
+        return
+    grown = max(growth_of_gradients(evidence, rise.step), jump_of_weights(evidence, rise.step), key=_nan_last)
+    if not is_raised and grown < SIZE.at:
+        return
+    lr = at(finite(evidence.history.series(LR)), rise.step)
+    numbers: dict[str, float | str] = {"lr": lr, "level before": rise.lowest, "level now": rise.level}
+    how = f", {number(ratio)} times what it was before" if is_raised else ""
+    if above is not None:
+        crossed, _, limit = above
+        numbers |= {"largest stable lr": limit, "above it since step": float(crossed)}
+        how += f"; it has been above the largest stable one, {number(limit)}, since step {crossed}"
+    yield Finding(
+        rule="learning-rate-too-high",
+        severity="severe" if LOST.is_severe(rise.lost) and not grown < SIZE.at else "warning",
+        basis="measured",
+        summary=f"since step {rise.step} the loss has risen from {number(rise.lowest)} to {number(rise.level)} at lr "
+        f"{number(lr)}{how}.",
+        evidence=numbers,
+        limits={} if above is None else {"largest stable lr": above[2]},
+        reason="Beyond 2(1+μ)/λ_max steps overshoot along the sharpest direction. Where the network cannot move to a "
+        "flatter place, the loss rises.",
+        remedy=f"# go back to weights from before step {rise.step}, and cap the schedule below lr {number(lr)}",
+        step=rise.step,
+    )
+
+
+@run_rule("learning-rate-too-high", quantity=UPDATE_RATIO)
+def never_falls(evidence: RunEvidence) -> Iterator[Finding]:
+    """The loss has not fallen in 100 steps, and the first steps changed weights by more than a tenth. Severe."""
+    curve = evidence.loss
+    if len(curve.series) < ENOUGH.at or curve.start - curve.lowest > 3 * curve.noise:
+        return
+    layers = evidence.history.layers(UPDATE_RATIO)
+    firsts = [median(evidence.history.series(UPDATE_RATIO, layer).values[: int(FIRST.at)]) for layer in layers]
+    middle = sorted(firsts)[len(firsts) // 2] if firsts else 0.0
+    if not LONG_STEPS.is_severe(middle):
+        return
+    lr = at(finite(evidence.history.series(LR)), evidence.step)
+    yield Finding(
+        rule="learning-rate-too-high",
+        severity="severe",
+        basis="measured",
+        summary=f"the loss has not fallen in {evidence.step} steps, and the first steps at lr {number(lr)} changed "
+        f"weights by {number(middle)} of their size.",
+        evidence={"lr": lr, "‖Δθ‖/‖θ‖ of the first steps": middle, "loss at the start": curve.start},
+        limits=LONG_STEPS.limits(),
+        reason="After ten such steps nothing is left of the initialization, and signals have another size in every layer.",
+        remedy=f'for group in optimizer.param_groups:\n    group["lr"] = {number(lr / 100)}  # wc.suggest_lr finds the best',
+        step=1,
+    )
+
+
+def _nan_last(value: float) -> float:
+    return -math.inf if math.isnan(value) else value

@@ -1,0 +1,111 @@
+"""learning-rate-too-low: steps so short that nothing is learned.
+
+Wrong: `ExponentialLR(optimizer, 0.97)` whose `step()` is called after every batch instead of every epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.levels import finite, last_before, median
+from wellcond.recording.rates import at
+from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.results import number
+from wellcond.results.quantities import LR, UPDATE_RATIO
+
+PATH = Threshold(
+    "sum of ‖Δθ‖/‖θ‖ over all steps, median over the layers", 0.01, math.nan, bad="below",
+    origin="weights that have moved by less than a hundredth of their size compute what they did at the start; healthy "
+    "trainings have moved by 1 to 100 in 2,000 steps",
+)  # fmt: skip
+FALL = Condition("fall of the loss / loss at the start", 0.1, origin="what a network must gain to have learned")
+ENOUGH = Condition("steps", 300, origin="short runs may move slowly, in a warm-up")
+ENDED = Threshold(
+    "learning rate / its highest", 1e-3, math.nan, bad="below",
+    origin="step decay by ten ends at 1e-2 or 1e-3; cosine and one-cycle schedules pass 1e-3 in the last 2 % of a run",
+)  # fmt: skip
+LONG = Condition(
+    "share of the run with such a rate", 0.2, origin="schedules that end with the run have that for their last 2 %"
+)
+UNFINISHED = Condition(
+    "fall of the loss in the last quarter before it, in standard errors", 3.0, origin="the loss was still falling"
+)
+
+
+@run_rule("learning-rate-too-low", quantity=UPDATE_RATIO)
+def weights_do_not_move(evidence: RunEvidence) -> Iterator[Finding]:
+    """After 300 steps or more, weights have moved by less than a hundredth of their size, and the loss stays. A warning.
+
+    The sum of all relative updates is an upper bound of how far they can have moved.
+    """
+    curve = evidence.loss
+    ratios = {
+        layer: finite(evidence.history.series(UPDATE_RATIO, layer)) for layer in evidence.history.layers(UPDATE_RATIO)
+    }
+    moved = [median(series.values) for series in ratios.values() if len(series)]
+    if evidence.step < ENOUGH.at or not moved or curve.start - curve.level() > FALL.at * abs(curve.start):
+        return
+    middle = sorted(moved)[len(moved) // 2]
+    if not PATH.is_warning(middle * evidence.step) or not middle > 0:
+        return
+    lr = at(finite(evidence.history.series(LR)), evidence.step)
+    yield Finding(
+        rule="learning-rate-too-low",
+        severity="warning",
+        basis="measured",
+        summary=f"a step at lr {number(lr)} changes weights by {number(middle)} of their size: in {evidence.step} steps "
+        f"they can have moved by {number(middle * evidence.step)} of it, and the loss is {number(curve.level())} after "
+        f"{number(curve.start)} at the start.",
+        evidence={"‖Δθ‖/‖θ‖ of a step": middle, "of all steps": middle * evidence.step, "lr": lr},
+        limits={"warning": PATH.warn / evidence.step},
+        reason="Weights that have hardly moved compute what they did at the start.",
+        remedy=f'for group in optimizer.param_groups:\n    group["lr"] = {number(1e-3 * lr / middle)}  # wc.suggest_lr finds the best',
+        step=1,
+    )
+
+
+@run_rule("learning-rate-too-low", quantity=LR)
+def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
+    """The rate has been below a thousandth of its highest for a fifth of the run, and training goes on. A warning.
+
+    A note if the loss was not falling any more when the rate went down.
+    """
+    rates = finite(evidence.history.series(LR))
+    if not len(rates) or evidence.step < ENOUGH.at:
+        return
+    highest = float(rates.values.max())
+    start = last_before(rates.values < ENDED.warn * highest)
+    if start >= len(rates):
+        return
+    begin = int(rates.steps[start])
+    if evidence.step - begin < LONG.at * evidence.step:
+        return
+    lr = float(rates.values[-1])
+    was_falling = _was_falling(evidence, begin)
+    yield Finding(
+        rule="learning-rate-too-low",
+        severity="warning" if was_falling else "note",
+        basis="proven",
+        summary=f"since step {begin} the rate is below a thousandth of its highest, {number(highest)}, and now "
+        f"{number(lr)}; the loss is {number(evidence.loss.level())}, after {number(evidence.loss.level_at(begin))} then.",
+        evidence={"lr": lr, "highest lr": highest, "steps since": float(evidence.step - begin)},
+        limits=ENDED.limits(highest),
+        reason="The schedule has come to its end and the training has not: the remaining steps change nothing.",
+        remedy="# make the schedule as long as the training; if its step() belongs to an epoch, do not call it after "
+        "every batch",
+        step=begin,
+    )
+
+
+def _was_falling(evidence: RunEvidence, step: int) -> bool:
+    """Whether the loss fell in the last quarter of the steps before this one."""
+    end = int(np.searchsorted(evidence.loss.series.steps, step))
+    quarter = evidence.loss.series.values[end - end // 4 : end]
+    half = len(quarter) // 2
+    error = float(np.std(quarter)) / math.sqrt(max(1, half))
+    return half > 1 and median(quarter[:half]) - median(quarter[half:]) > UNFINISHED.at * error

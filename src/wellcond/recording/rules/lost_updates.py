@@ -1,0 +1,83 @@
+"""lost-updates: a loss scale that falls to nothing, so that every step is skipped.
+
+Wrong: float16 with a layer whose gradient overflows at every scale. Right: bfloat16, or that layer in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.history import Series
+from wellcond.recording.layer_changes import around
+from wellcond.recording.levels import finite
+from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.results import number
+from wellcond.results.quantities import GRADIENT_NORM, LOSS_SCALE
+from wellcond.results.text import named
+
+SCALE = Threshold(
+    "loss scale", 1.0, 2.0**-10, bad="below",
+    origin="at 1 losses are not scaled, and gradients overflow at any scale; GradScaler starts at 65,536",
+)  # fmt: skip
+FALL = Condition(
+    "fall of the scale without a rise between", 2.0**12,
+    origin="the first steps bring it from 65,536 to 128 at times; a healthy run halves it once in hundreds of steps",
+)  # fmt: skip
+AT_START = Condition("steps in which a scale is looked for", 50, origin="the first scale may be far too large")
+
+
+@run_rule("lost-updates", quantity=LOSS_SCALE)
+def scale_collapses(evidence: RunEvidence) -> Iterator[Finding]:
+    """A loss scale that was halved twelve times in a row, or down to 1: as many steps were skipped.
+
+    Severe below 2⁻¹⁰, or if it still falls; otherwise a warning. A scale that is halved now and then is normal, and so
+    are the first 50 steps, which look for one.
+    """
+    scales = finite(evidence.history.series(LOSS_SCALE))
+    if len(scales) < 2:
+        return
+    start = _start_of_fall(scales)
+    highest, now = float(scales.values[start]), float(scales.values[-1])
+    has_fallen = highest / max(now, 1e-300) > FALL.at
+    begin = int(scales.steps[min(start + 1, len(scales) - 1)])
+    if now >= highest or (begin <= AT_START.at and now > SCALE.warn) or not (has_fallen or now <= SCALE.warn):
+        return
+    layers = _overflowing(evidence, begin)
+    at_layer = f"; the gradient of {named(layers[-1])} overflows" if layers else ""
+    is_falling = evidence.step - int(scales.steps[-1]) <= around(evidence.step)
+    yield Finding(
+        rule="lost-updates",
+        layer=layers[-1] if layers else "",
+        severity="severe" if SCALE.is_severe(now) or is_falling else "warning",
+        basis="measured",
+        summary=f"since step {begin} the loss scale has fallen from {number(highest)} to {number(now)}: "
+        f"{round(math.log2(highest / max(now, 1e-300)))} steps were skipped because gradients overflowed{at_layer}.",
+        evidence={"loss scale before": highest, "loss scale now": now},
+        limits=SCALE.limits(),
+        reason="A step whose gradient is not finite is skipped and the scale is halved; where no scale helps, nothing is "
+        "learned.",
+        remedy="# use torch.autocast(dtype=torch.bfloat16), or compute the layer that overflows in float32; look for NaN "
+        "in the data if the loss is NaN too",
+        step=begin,
+    )
+
+
+def _start_of_fall(scales: Series) -> int:
+    """Index of the last value from which on the scale only falls."""
+    rises = np.flatnonzero(np.diff(scales.values) > 0)
+    return int(rises[-1]) + 1 if len(rises) else 0
+
+
+def _overflowing(evidence: RunEvidence, begin: int) -> list[str]:
+    """Layers whose gradient is not finite since a step, if others' are."""
+    every = {
+        layer: evidence.history.series(GRADIENT_NORM, layer).since(begin)
+        for layer in evidence.history.layers(GRADIENT_NORM)
+    }
+    bad = [layer for layer, series in every.items() if not np.isfinite(series.values).all()]
+    return bad if len(bad) < len(every) else []

@@ -1,0 +1,43 @@
+"""saturated-activation: tanhs and sigmoids that become flat while training goes on.
+
+Wrong: weights that grow without a limit, because of a rate that is too high or inputs that are not scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.shares import severity_of, shares_that_rose
+from wellcond.results.quantities import SATURATED_SHARE
+from wellcond.results.text import named
+
+SHARE = Threshold(
+    "share of values at which the slope is below a tenth of its largest", 0.8, 0.95,
+    origin="the medians of healthy networks are 0.23 (tanh) and 0.33 (sigmoid)",
+)  # fmt: skip
+RISE = Condition("rise of the share", 0.2, origin="what was flat from the start is no event: diagnose reports it")
+
+
+@run_rule("saturated-activation", quantity=SATURATED_SHARE)
+def saturated_activation(evidence: RunEvidence) -> Iterator[Finding]:
+    """The share of values at which a tanh or sigmoid is flat has risen by 0.2 or more, above 0.8.
+
+    Severe from 0.95 if the loss does not fall; a warning, or a note while the loss falls and it is below 0.95.
+    """
+    for each in shares_that_rose(evidence, SATURATED_SHARE, SHARE.warn, RISE.at):
+        yield Finding(
+            rule="saturated-activation",
+            layer=each.layer,
+            severity=severity_of(evidence, is_far=SHARE.is_severe(each.now)),
+            basis="measured",
+            summary=f"the activation after {named(each.layer)} is flat at {each.now:.0%} of its values; until step "
+            f"{each.step} at {each.before:.0%}.",
+            evidence={"share": each.now, "share before": each.before},
+            limits=SHARE.limits(),
+            reason="A gradient is multiplied by the slope, so little of it gets through.",
+            remedy=f"# lower the rate or decay the weights of {named(each.layer)}, or put a norm after it",
+            step=each.step,
+        )

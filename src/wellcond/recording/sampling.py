@@ -1,0 +1,157 @@
+"""What of a step is read: its loss and rate always, gradients often, and everything on some steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wellcond.recording.mishaps import Mishaps
+from wellcond.recording.readings import Readings
+from wellcond.recording.watching.activations import ActivationWatch
+from wellcond.recording.watching.backwards import BackwardWatch
+from wellcond.recording.watching.layout import Layout
+from wellcond.recording.watching.steps import StepWatch, gradient_reading, update_reading
+from wellcond.results import Row
+from wellcond.results import quantities as q
+
+Depth = Literal["", "gradients", "everything"]
+"""How much is read of a step, besides its loss and rate."""
+
+
+class Sampling:
+    """Reads one step after the other, each as deep as it was planned.
+
+    Args:
+        model: The model itself, without wrappers.
+        optimizers: Those that train it.
+        scaler: The GradScaler, if one is used and known.
+        calls_are_seen: Whether hooks see the calls of the model's layers; not if it is compiled.
+        readings: Where numbers on a device go.
+        mishaps: Guards the hooks.
+
+    Attributes:
+        layout: Layers of the model.
+        depth: What is read of the coming step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        scaler: Any,
+        calls_are_seen: bool,
+        readings: Readings,
+        mishaps: Mishaps,
+    ) -> None:
+        self.layout = Layout(model)
+        self.depth: Depth = ""
+        self.steps = [StepWatch(each, self.layout, mishaps.guard) for each in optimizers]
+        self.backwards = BackwardWatch(self._parameters, mishaps.guard)
+        self.activations = ActivationWatch(model, mishaps.guard) if calls_are_seen else None
+        self._scaler = scaler
+        self._readings = readings
+        self._last: dict[tuple[str, str], float] = {}
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Steps that all optimizers have taken."""
+        return sum(watch.steps for watch in self.steps)
+
+    @property
+    def order(self) -> list[str]:
+        """Layers in the order of their calls in the last step that was seen, then the others."""
+        seen = [] if self.activations is None else self.activations.outputs.started
+        return list(dict.fromkeys([*seen, *self.layout.layers]))
+
+    def plan(self, depth: Depth) -> None:
+        """Choose what is read of the coming step, and put hooks where they are needed."""
+        self.depth = depth
+        for watch in self.steps:
+            watch.want(gradients=depth != "", weights=depth == "everything")
+        if depth == "everything":
+            self.backwards.begin()
+            if self.activations is not None:
+                self.activations.begin()
+
+    def end(self) -> None:
+        """Remove the hooks of one step."""
+        self.backwards.end()
+        if self.activations is not None:
+            self.activations.end()
+
+    def collect(self, step: int) -> list[Row]:
+        """Hand over what was read of the step that has ended.
+
+        Returns:
+            Rows of numbers that are not on a device.
+        """
+        self.end()
+        found = [watch.gradients for watch in self.steps if watch.gradients is not None]
+        if found:
+            self._readings.add(*gradient_reading(step, found))
+        changed = [watch.updates for watch in self.steps if watch.updates is not None]
+        if changed:
+            whole = sum(len(watch.parameters()) for watch in self.steps)
+            self._readings.add(*update_reading(step, changed, sum(len(each.layers) for each in changed) == whole))
+        if self.depth == "everything":
+            passes = self.backwards.reading(step, self._scale())
+            calls = None if self.activations is None else self.activations.outputs.reading(step)
+            for reading in (passes, calls):
+                if reading is not None:
+                    self._readings.add(*reading)
+        return self.settings(step) if self.depth == "everything" else []
+
+    def rates(self, step: int) -> list[Row]:
+        """The largest learning rate of all groups in the step that was taken, if it has changed."""
+        rates = [lr for watch in self.steps for lr in watch.rates]
+        if any(isinstance(lr, Tensor) and lr.device.type != "cpu" for lr in rates):
+            if self.depth:
+                largest = torch.stack([torch.as_tensor(lr) for lr in rates]).max()
+                self._readings.add(largest, lambda values: self._if_new(step, "", q.LR, values[0], "lr"))
+            return []
+        return self._if_new(step, "", q.LR, max(map(float, rates)), "lr") if rates else []
+
+    def settings(self, step: int) -> list[Row]:
+        """Momentum, rates of layers where groups differ, and the loss scale; each if it has changed."""
+        rows: list[Row] = []
+        groups = [group for watch in self.steps for group in watch.optimizer.param_groups]
+        momenta = [group["betas"][0] if "betas" in group else group.get("momentum", 0.0) for group in groups]
+        if not any(isinstance(momentum, Tensor) for momentum in momenta):
+            rows += self._if_new(step, "", q.MOMENTUM, max(map(float, momenta), default=0.0), "")
+        rates = [group["lr"] for group in groups if not isinstance(group["lr"], Tensor)]
+        if len(set(rates)) > 1:
+            for group in groups:
+                layers = dict.fromkeys(self.layout.layer_of(p) for p in group["params"])
+                for layer in filter(None, layers):
+                    rows += self._if_new(step, layer, q.LR, float(group["lr"]), "lr")
+        scale = self._scale()
+        if isinstance(scale, Tensor):
+            self._readings.add(scale, lambda values: self._if_new(step, "", q.LOSS_SCALE, values[0], ""))
+        return rows
+
+    def _scale(self) -> Tensor | float | None:
+        """What losses are multiplied with; None if half precision is used, and no scaler is known."""
+        if self._scaler is not None:
+            scale: Tensor | None = self._scaler._scale
+            return 1.0 if scale is None else scale.detach().clone()
+        return None if self.activations is not None and self.activations.outputs.is_half else 1.0
+
+    def _if_new(self, step: int, layer: str, quantity: str, value: float, unit: str) -> list[Row]:
+        if self._last.get((layer, quantity), math.nan) == value:
+            return []
+        self._last[layer, quantity] = value
+        return [Row(step, layer, quantity, value, unit)]
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for watch in self.steps for p in watch.parameters()]
+
+    def remove(self) -> None:
+        """Remove all hooks."""
+        self.end()
+        for watch in self.steps:
+            watch.remove()

@@ -1,0 +1,53 @@
+"""Shares of units that rise over a run: dead ones, and values at which an activation is flat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wellcond.diagnosis.finding import Severity
+from wellcond.recording.levels import finite, last_before, median, smooth
+from wellcond.recording.run_rule import RunEvidence
+
+SAMPLES = 3
+"""Latest samples whose median is the share now."""
+BEGINS = 0.25
+"""Share of a rise from which on it has begun."""
+
+
+@dataclass(frozen=True)
+class RisenShare:
+    """A share that is higher than it was.
+
+    Attributes:
+        layer: The layer.
+        step: Step at which the rise began.
+        before: Lowest level before it.
+        now: Latest level.
+    """
+
+    layer: str
+    step: int
+    before: float
+    now: float
+
+
+def shares_that_rose(evidence: RunEvidence, quantity: str, above: float, by: float) -> Iterator[RisenShare]:
+    """Layers whose share is above a limit and has risen, the earliest first; of equals that with the highest."""
+    risen = []
+    for layer in evidence.history.layers(quantity):
+        series = finite(evidence.history.series(quantity, layer))
+        levels = smooth(series.values, SAMPLES)
+        now = median(series.values[-SAMPLES:])
+        before = float(levels.min()) if len(levels) > SAMPLES else now
+        if now > above and now - before > by:
+            start = last_before(levels > before + BEGINS * (now - before))
+            risen.append(RisenShare(layer, int(series.steps[min(start, len(series) - 1)]), before, now))
+    yield from sorted(risen, key=lambda each: (each.step, -each.now))
+
+
+def severity_of(evidence: RunEvidence, *, is_far: bool) -> Severity:
+    """Severity of a symptom: what it does to the loss counts, not the symptom alone."""
+    if not evidence.loss.trains:
+        return "severe" if is_far else "warning"
+    return "warning" if is_far else "note"

@@ -1,0 +1,113 @@
+"""Hooks on a few parameters: what a step's gradients are added to, how many passes they sum, and what clipping cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wellcond.recording.readings import ToRows
+from wellcond.recording.watching.layout import norms_of
+from wellcond.recording.watching.steps import Guard, is_capturing
+from wellcond.results import Row
+from wellcond.results import quantities as q
+
+FEW_PARAMETERS = 3
+"""Parameters that are watched: a first, a middle and a last one, since some may be unused."""
+
+
+@dataclass
+class _Pass:
+    """One backward pass: norms of the gradients that were there, and of those that it adds."""
+
+    old: list[Tensor | None] = field(default_factory=list)
+    new: list[Tensor] = field(default_factory=list)
+    adds: bool = False
+
+
+class BackwardWatch:
+    """Watches the backward passes of one step, from `begin` to `end`.
+
+    Args:
+        parameters: All that are trained, in the model's order.
+        guard: Around everything that a hook does.
+    """
+
+    def __init__(self, parameters: Callable[[], Sequence[Tensor]], guard: Guard) -> None:
+        self._parameters, self._guard = parameters, guard
+        self._handles: list[Any] = []
+        self._passes: dict[int, _Pass] = {}
+        self._unclipped: Tensor | None = None
+
+    def begin(self) -> None:
+        """Put hooks on a few parameters."""
+        self._passes, self._unclipped = {}, None
+        trained = [p for p in self._parameters() if p.requires_grad]
+        places = {0, len(trained) // 2, len(trained) - 1} if trained else ()
+        for p in (trained[place] for place in sorted(places)[:FEW_PARAMETERS]):
+            self._handles.append(p.register_hook(lambda g, p=p: self._guard("backward", lambda: self._see(p, g))))
+            self._handles.append(p.register_post_accumulate_grad_hook(self._on_sum))  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        """Remove the hooks."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    @torch.no_grad()
+    def _see(self, p: Tensor, gradient: Tensor) -> None:
+        if is_capturing():
+            return
+        seen = self._passes.setdefault(torch._C._current_graph_task_id(), _Pass())
+        seen.old.append(None if p.grad is None else norms_of([p.grad])[0])
+        seen.new.append(norms_of([gradient])[0])
+
+    def _on_sum(self, _parameter: Tensor) -> None:
+        """A gradient was added to `.grad`; `torch.autograd.grad` adds none, and does not come here."""
+        seen = self._passes.get(torch._C._current_graph_task_id())
+        if seen is not None and not seen.adds:
+            seen.adds = True
+            torch.autograd.Variable._execution_engine.queue_callback(  # type: ignore[attr-defined]
+                lambda: self._guard("backward", self._after_pass)
+            )
+
+    @torch.no_grad()
+    def _after_pass(self) -> None:
+        gradients = [p.grad for p in self._parameters() if p.grad is not None]
+        if gradients and not is_capturing():
+            self._unclipped = torch.linalg.vector_norm(norms_of(gradients))
+
+    def reading(self, step: int, scale: Tensor | float | None) -> tuple[Tensor, ToRows] | None:
+        """What was seen; None if no pass added to the gradients of these parameters.
+
+        Args:
+            step: The step.
+            scale: What losses are multiplied with before the backward pass; None if that is not known.
+        """
+        passes = [each for each in self._passes.values() if each.adds]
+        if not passes or self._unclipped is None:
+            return None
+        none = torch.zeros_like(passes[0].new[0])
+        olds = [_joint([none if old is None else old for old in each.old]) for each in passes]
+        unclipped = none if scale is None else self._unclipped / scale
+        values = torch.stack([*olds, _joint(passes[0].new), unclipped.to(none)])
+
+        def rows(numbers: list[float]) -> list[Row]:
+            *before, new, norm = numbers
+            cleared = [place for place, old in enumerate(before) if old == 0]
+            since = len(before) - cleared[-1] if cleared else len(before)
+            old = 0.0 if cleared else before[0]
+            rows = [Row(step, "", q.ACCUMULATED, float(since), "passes")]
+            if new > 0:
+                rows.append(Row(step, "", q.UNCLEARED_GRADIENT, old / new, ""))
+            if scale is not None:
+                rows.append(Row(step, "", q.UNCLIPPED_GRADIENT_NORM, norm, ""))
+            return rows
+
+        return values, rows
+
+
+def _joint(norms: Sequence[Tensor]) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack(list(norms)))
