@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from wellcond.recording.directory.run_directory import ROWS, RunDirectory
-from wellcond.recording.directory.segments import schema, write_segment
+from wellcond.recording.directory.segments import write_segment
 from wellcond.results import quantities as q
 
 NAMES = (q.GRADIENT_NORM, q.UPDATE_RATIO, q.SIGNAL_RMS, q.WEIGHT_NORM)
@@ -40,4 +40,4 @@ def write_large_run(folder: Path, rows: int, layers: int = 200) -> None:
             "value": (loss * np.exp(0.1 * random.normal(size=len(steps)))).astype(np.float32).astype(float),
             "unit": pa.array([""] * len(steps)),
         }
-        write_segment(folder / ROWS, number, number, pa.table(columns, schema=schema()))
+        write_segment(folder / ROWS, number, number, pa.table(columns))
