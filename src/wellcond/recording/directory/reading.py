@@ -106,6 +106,7 @@ class Reader:
         self.parts: dict[Version, Part] = {}
         self.series: dict[tuple[str, str], int] = {}
         self.units: dict[str, str] = {}
+        self._numbers: dict[tuple[tuple[str, ...], tuple[str, ...]], NDArray[np.int32]] = {}
 
     def read(self, path: Path) -> Part:
         """The rows of one file."""
@@ -120,8 +121,11 @@ class Reader:
     def _numbered(self, quantities: Coded, layers: Coded) -> NDArray[np.int32]:
         """The number of each row's series."""
         local = quantities[0] * len(layers[1]) + layers[0]
-        numbers = np.zeros(len(quantities[1]) * len(layers[1]), np.int32)
-        for code in np.flatnonzero(np.bincount(local, minlength=len(numbers))).tolist():
+        # most files of a run have the same names in the same order
+        unknown = np.full(len(quantities[1]) * len(layers[1]), -1, np.int32)
+        numbers = self._numbers.setdefault((tuple(quantities[1]), tuple(layers[1])), unknown)
+        is_used = np.bincount(local, minlength=len(numbers)) > 0
+        for code in np.flatnonzero(is_used & (numbers < 0)).tolist():
             quantity, layer = divmod(code, len(layers[1]))
             numbers[code] = self.series.setdefault((quantities[1][quantity], layers[1][layer]), len(self.series))
         numbered: NDArray[np.int32] = numbers[local]
