@@ -15,7 +15,7 @@ from wellcond.errors import DataNotFound
 from wellcond.recording.directory.findings_log import FindingEvent
 from wellcond.recording.directory.run_directory import RunDirectory
 from wellcond.recording.history import Columns, History, Series
-from wellcond.recording.run import Run
+from wellcond.recording.run import Follower, Run
 from wellcond.results import Row
 
 pandas = pytest.importorskip("pandas")
@@ -144,3 +144,14 @@ def test_columns_equal_rows_in_any_order() -> None:
     history.add([Row(500, *reversed(names[65_536]), 1.5, "")])
     assert history.series(*names[65_536]).values[-1] == 1.5
     assert history.last_step == 500
+
+
+def test_a_follower_sees_what_replaced_a_file(tmp_path: Path) -> None:
+    directory = RunDirectory.open(tmp_path, {})
+    follower = Follower(tmp_path)
+    directory.append(LOSSES[:100])
+    assert follower.read().last_step == 100
+    directory.truncate(40)
+    directory.append([Row(41, "", "training_loss", 7.0, "")])
+    series = follower.read().history.series("training_loss")
+    assert (len(series), series.values[-1]) == (41, 7.0)

@@ -184,18 +184,10 @@ class Follower:
     def __init__(self, path: str | Path) -> None:
         self._folder = Path(path).expanduser().absolute()
         self._reader = EndsReader()
-        self._lives = 0
 
     def read(self) -> Run:
         """The run as it is now: all of the whole network, and of each layer only what its files end with."""
-        return _read(self._folder, self._rows)
-
-    def _rows(self) -> Recorded:
-        lives = len(manifests.read_manifest(self._folder)["lives"])
-        if lives != self._lives:  # a resumed run may have dropped rows
-            self._reader = EndsReader()
-        self._lives = lives
-        return read_rows(self._folder / ROWS, self._reader)
+        return _read(self._folder, lambda: read_rows(self._folder / ROWS, self._reader))
 
 
 def _read(folder: Path, read: Callable[[], Recorded]) -> Run:

@@ -83,7 +83,8 @@ def _series_codes(table: pyarrow.Table) -> NDArray[np.int64]:
     """A number for each row that tells its quantity and layer."""
     quantities, layers = (table[name].combine_chunks() for name in ("quantity", "layer"))
     codes: NDArray[np.int64] = quantities.indices.to_numpy().astype(np.int64) * len(layers.dictionary)
-    return codes + layers.indices.to_numpy()
+    codes += layers.indices.to_numpy()
+    return codes
 
 
 def _fewest(counts: NDArray[np.int64]) -> int:

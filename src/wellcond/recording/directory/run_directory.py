@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROWS = "rows"
 MAX_BYTES = 256 * 2**20
-"""Default bound on the size of a run directory: about 50 million rows before any are thinned."""
+"""Default bound on the size of a run directory: 30 to 60 million rows before any are thinned."""
 LEAST_BYTES = 2**20
 FINDINGS_SHARE = 1 / 16
 """Share of the bound for findings."""
