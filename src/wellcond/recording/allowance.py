@@ -90,8 +90,8 @@ class Allowance:
         ...     allowance.pass_time(1.0)
         ...     if allowance.is_turn("probe", step):
         ...         allowance.charge("probe", 2.0, step)
-        >>> round(allowance.spent / allowance.wall, 2)
-        0.1
+        >>> allowance.accounts["probe"].turns, round(allowance.share, 2)
+        (5, 0.09)
     """
 
     def __init__(self, budget: float, accounts: dict[str, Account]) -> None:

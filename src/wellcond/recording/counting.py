@@ -60,6 +60,15 @@ class StepCount:
         values, self._waiting = [*self._waiting, value], []
         return sum(v.detach() if isinstance(v, Tensor) else v for v in values) / len(values)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where the count is, between two steps."""
+        return {"step": self.step, "passes": self.passes, "sees_steps": self.sees_steps, "patience": self._patience}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved count; an optimizer's own steps are counted anew."""
+        self.step, self.passes = state["step"], state["passes"]
+        self.sees_steps, self._patience = state["sees_steps"], state["patience"]
+
     def begin(self, number: int | None) -> int:
         """The next step; its number, if it is counted elsewhere."""
         self.step = self.step + 1 if number is None else number

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+import weakref
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,7 +58,6 @@ class Recorder:
     Attributes:
         model: The module that is recorded, without its wrappers.
         optimizers: The optimizers that train it.
-        notes: What cannot be seen of this training, and why.
 
     Raises:
         TypeError: `model` is no module, or there is no torch optimizer in `optimizer`.
@@ -68,6 +68,7 @@ class Recorder:
         MissingExtra: `run_dir` needs pyarrow, which is not installed.
 
     Example:
+        >>> import torch
         >>> model, x = nn.Linear(1, 1), torch.ones(8, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> with Recorder(model, optimizer, nn.MSELoss()) as rec:
@@ -111,7 +112,6 @@ class Recorder:
         budget = check_share(budget)
         self.model = model_of(model)
         self.optimizers = optimizers_of(self.model, optimizer)
-        self.notes: list[str] = []
         self._entries = entries_of(self.model, self.optimizers, budget)
         directory = None if run_dir is None else RunDirectory.open(run_dir, self._entries, max_bytes=max_bytes)
         self._clock, self._mishaps, self._readings = clock, Mishaps(clock), Readings()
@@ -129,6 +129,7 @@ class Recorder:
         self._losses, self._repeats = LossWatch(), Repeats()
         self._count = StepCount(0 if directory is None else directory.last_step)
         self._is_open = True
+        weakref.finalize(self, self._sampling.remove)  # one that is never closed leaves no hooks either
         warm_up()
         if calls_are_seen:  # a model that is yet to be compiled must not see hooks
             self._sampling.plan(EVERYTHING)
@@ -147,6 +148,11 @@ class Recorder:
         return self._logbook.history
 
     @property
+    def notes(self) -> list[str]:
+        """What cannot be seen of this training, and why."""
+        return [*self._notes(), *filter(None, [self._probing.curvature.note])]
+
+    @property
     def problems(self) -> list[str]:
         """What could not be recorded, and why."""
         return list(self._mishaps.messages.values())
@@ -154,7 +160,8 @@ class Recorder:
     @property
     def run(self) -> Run:
         """The run so far, in the form of `read_run`."""
-        return Run.of(self.history, self.findings, self._entries | {"notes": self.notes})
+        status = "running" if self._is_open else "ended"
+        return Run.of(self.history, self.findings, self._entries | {"notes": self.notes, "status": status})
 
     def save(self, path: str | Path) -> None:
         """Write the run so far as a page, a table or a picture, by the suffix of the path."""
@@ -234,6 +241,20 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _notes(self) -> Iterator[str]:
+        if self._sampling.activations is None:
+            yield (
+                "the model is compiled, so hooks do not see its layers: their outputs are measured in passes of their "
+                "own, without dropout"
+            )
+        elif self._sampling.activations.outputs.is_half and not self._sampling.has_scaler:
+            yield "half precision without scaler=…: the norm before clipping is not recorded"
+        if self._count.step and not self._count.sees_steps:
+            yield (
+                "steps of the optimizer are not seen, as in the replay of a CUDA graph: gradients, weights and rates "
+                "are not recorded, and every call of step() counts as one"
+            )
 
     # one step
 

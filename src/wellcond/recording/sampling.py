@@ -40,6 +40,7 @@ class Sampling:
     Attributes:
         layout: Layers of the model.
         depth: What is read of the coming step.
+        has_scaler: Whether the scaler of losses is known.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class Sampling:
         self.layout = Layout(model)
         self.depth: Depth = NOTHING
         self.steps = [StepWatch(each, self.layout, mishaps.guard) for each in optimizers]
-        self.backwards = BackwardWatch(self._parameters, mishaps.guard)
+        self.backwards = BackwardWatch(self._parameters, self._scale, mishaps.guard)
         self.activations = ActivationWatch(model, mishaps.guard) if calls_are_seen else None
+        self.has_scaler = scaler is not None
         self._scaler = scaler
         self._readings = readings
         self._last: dict[tuple[str, str], float] = {}
@@ -118,7 +120,7 @@ class Sampling:
             whole = sum(len(watch.parameters()) for watch in self.steps)
             self._readings.add(*update_reading(step, changed, sum(len(each.layers) for each in changed) == whole))
         if self.depth == EVERYTHING:
-            passes = self.backwards.reading(step, self._scale())
+            passes = self.backwards.reading(step)
             calls = None if self.activations is None else self.activations.outputs.reading(step)
             for reading in (passes, calls):
                 if reading is not None:
@@ -153,10 +155,20 @@ class Sampling:
                 layers = dict.fromkeys(self.layout.layer_of(p) for p in group["params"])
                 for layer in filter(None, layers):
                     rows += self._if_new(step, layer, q.LR, float(group["lr"]), "lr")
-        scale = self._scale()
+        scale = self.backwards.scale
         if isinstance(scale, Tensor):
             self._readings.add(scale, lambda values: self._if_new(step, "", q.LOSS_SCALE, values[0], ""))
         return rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """Settings that were last recorded, and what is read of the coming step."""
+        return {"last": [(*key, value) for key, value in self._last.items()], "depth": self.depth}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self._last = {(layer, quantity): value for layer, quantity, value in state["last"]}
+        self.end()
+        self.plan(state["depth"])
 
     def _scale(self) -> Tensor | float | None:
         """What losses are multiplied with; None if half precision is used, and no scaler is known."""

@@ -188,6 +188,10 @@ class Turns:
             "probing": self._probing.state_dict(),
             "noise": self.noise.state_dict(),
             "next_look": self.next_look,
+            "looked_step": self._looked_step,
+            "since": None if self._looked_at is None else self._clock() - self._looked_at,
+            "own": self.own,
+            "charged": self._charged,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -195,4 +199,6 @@ class Turns:
         self._allowance.load_state_dict(state["allowance"])
         self._probing.load_state_dict(state["probing"])
         self.noise.load_state_dict(state["noise"])
-        self.next_look = state["next_look"]
+        self.next_look, self._looked_step = state["next_look"], state["looked_step"]
+        self.own, self._charged = state["own"], state["charged"]
+        self._looked_at = None if state["since"] is None else self._clock() - state["since"]

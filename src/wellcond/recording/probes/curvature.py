@@ -65,12 +65,10 @@ class CurvatureProbe:
             gradient = [torch.zeros_like(p) if g is None else g.detach() for g, p in zip(graph, params, strict=True)]
             self.gradient_norm = norm(gradient)
             product = hessian_product(graph, params)
-            places = range(len(params))
+            places, sizes = range(len(params)), [p.numel() for p in params]
 
             def multiplied(vector: Tensor) -> Tensor:
-                parts = [
-                    part.view_as(p) for part, p in zip(vector.split([p.numel() for p in params]), params, strict=True)
-                ]
+                parts = [part.view_as(p) for part, p in zip(torch.split(vector, sizes), params, strict=True)]
                 return _flat(product(places, parts), params)
 
             rows = self._eigenvalues(problem, step, gradient, multiplied, products)

@@ -50,8 +50,8 @@ class ShiftProbe:
             for p in problem.params.values():
                 p.data = before.get(p, p.data)
             first = self._gradient(problem, batch, own)
-            for p, values in after.items():
-                p.data = values
+            for moved, data in after.items():
+                moved.data = data
             second = self._gradient(problem, batch, own)
         products = [inner_products(p, g, h) for p, g, h in zip(own.values(), first, second, strict=True)]
         shift = gradient_shift(layers[place], torch.stack(products).sum(0))

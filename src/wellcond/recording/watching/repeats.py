@@ -44,6 +44,15 @@ class Repeats:
         self.in_a_row = self.in_a_row + EVERY if known in self._last else 0
         self._last.append(known)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What was seen last."""
+        return {"in_a_row": self.in_a_row, "last": list(self._last)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what was seen last."""
+        self.in_a_row = state["in_a_row"]
+        self._last = deque(state["last"], maxlen=REMEMBERED)
+
 
 def sample_of(batch: Any) -> Tensor | None:
     """A few entries of a batch's inputs; None if there are none."""
