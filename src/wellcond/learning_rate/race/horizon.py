@@ -85,16 +85,16 @@ def choose(
         The rate, between the lowest and the highest of the runs, and the range that is equally good.
 
     Example:
-        >>> losses = {0.1: [1.0, 1.0], 0.2: [0.5, 0.5], 0.4: [0.8, 0.8]}
+        >>> losses = {0.1: [9.0, 9.0], 0.2: [1.0, 1.0], 0.4: [4.0, 4.0]}
         >>> round(choose(losses).lr, 3), round(choose(losses, times=2.0).lr, 3)
         (0.2, 0.146)
     """
     rates = sorted(losses)
     x, table = np.log(rates), np.array([losses[lr] for lr in rates])
-    logs = np.log(np.maximum(table + _lift(table), 1e-300))
-    y = np.log(np.maximum((table + _lift(table)).mean(1), 1e-300))
+    table = np.maximum(table + _lift(table), 1e-300)
+    y, shares = np.log(table.mean(1)), table / table.mean(1, keepdims=True)
     lowest = int(y.argmin())
-    errors = np.array([_error(logs[lowest] - other) for other in logs])
+    errors = np.array([_error(shares[lowest] - other) for other in shares])  # of a difference of logarithms of means
     moved = min(drift * math.log(times), MOST_MOVED)
     middle = float(np.average(x, weights=np.exp((y[lowest] - y) / SPREAD)))
     largest = _neighbors(x, y <= y[lowest] + FLAT, lowest)[1]
