@@ -188,7 +188,7 @@ def rises_for_ever(evidence: Evidence) -> Iterator[Finding]:
     if schedule is None or optimizer is None or schedule.highest < math.inf:
         return
     configured = max(map(configured_lr, optimizer.param_groups))
-    if not 0 < configured or max(schedule.rates) < BEYOND.at * configured:
+    if not configured > 0 or max(schedule.rates) < BEYOND.at * configured:
         return
     step = next(k for k, rate in enumerate(schedule.rates) if rate >= BEYOND.at * configured)
     yield Finding(
