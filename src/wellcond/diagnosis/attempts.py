@@ -43,6 +43,10 @@ takes 2,000 to 100,000."""
 STRONG_PENALTY = 1e-3
 """A run without weight decay is made where an adaptive optimizer adds a stronger L2 penalty to the gradient before it
 divides by its size: with weights of 0.1 and gradients of 1e-4 both are equally large. Ordinary are 1e-5 to 5e-4."""
+FAR_ABOVE = 30.0
+"""A run is made in which the group with the highest rate has that of the next, if its own is this many times higher;
+rates of layers that were trained before are a tenth or a hundredth of a new head's."""
+ALIKE_RATES = "rates more alike"
 STRONG_DROPOUT = 0.6
 """A run without dropout is made where a layer drops more; 0.5 is the largest share in ordinary use."""
 
@@ -204,8 +208,13 @@ class Attempts:
                 return True
         return False
 
+    def next_lower_rate(self) -> float:
+        """The rate below the highest of all groups, if that is far higher; 0 otherwise."""
+        rates = sorted({self.scale * nonzero_lr(group) for group in self.optimizer.param_groups if group["params"]})
+        return rates[-2] if len(rates) > 1 and rates[-1] >= FAR_ABOVE * rates[-2] > 0 else 0.0
+
     def variants(self, known: Trial) -> dict[str, Attempt]:
-        """Ablation runs: no weight decay, no dropout, BatchNorm in evaluation mode."""
+        """Ablation runs: no weight decay, no dropout, rates that are more alike, BatchNorm in evaluation mode."""
         attempts: dict[str, Attempt] = {}
         modules = list(self.trainer.problem.model.modules())
         if self.is_decay_in_question(known) and self.allows(self.long, "a run without weight decay"):
@@ -216,6 +225,10 @@ class Attempts:
             self.report("no dropout", 0.65)
             with Undropped(self.dropped):  # a function in the model's code does not know the mode of a module
                 attempts["no dropout"] = self.attempt(1.0, self.long, dropout=False)
+        lower = self.next_lower_rate()
+        if lower and self.allows(self.long, "a run with rates that are more alike"):
+            self.report("rates that are more alike", 0.67)
+            attempts[ALIKE_RATES] = self.attempt(1.0, self.long, most=lower)
         norms = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
         if any(not m.training for m in norms) and self.allows(self.long, "a run with running statistics"):
             self.report("running statistics", 0.7)

@@ -21,6 +21,7 @@ from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful
 from wellcond.diagnosis.probes.constant_terms import lost_slope
 from wellcond.diagnosis.probes.cut_off import MOST_LAYERS, cut_off
 from wellcond.diagnosis.probes.drawn import weighs_by_itself
+from wellcond.diagnosis.probes.goals import moves_with_the_model
 from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
 from wellcond.diagnosis.shared_norms import shared_norm
 from wellcond.diagnosis.swamped import swamped
@@ -110,6 +111,9 @@ def trial(
                 "the loss weighs its terms by what the model itself draws or decides, such as returns of its actions: "
                 "it need not fall while the model gets better, so a few steps tell nothing."
             )
+        follows_itself = False
+        with failures.recording("whether the loss has fixed targets"), start.counted() as copy:
+            follows_itself = moves_with_the_model(copy)
         known = Trial(before, _constant(problem, start, batches, fmean(before)))
         own: Attempt | None = None
         others: list[Attempt] = []
@@ -153,7 +157,7 @@ def trial(
                 if allowed.has(price, "a handful of examples in training mode"):
                     few = replace(few, paired=_few_worth(problem, batches[0], in_pass, few))
         report("what inputs tell of targets", 0.95)
-        modes = _modes(trainer)
+        modes = _modes(trainer, allowed)
     size = examples_in(batches[0]) if share_examples(batches[0]) else None
     left_out = tuple(allowed.left_out)
     return Trial(
@@ -173,6 +177,7 @@ def trial(
         of_one_point,
         unreached,
         norm,
+        follows_itself,
     )
 
 
@@ -291,9 +296,11 @@ def _few_worth(problem: Problem, batch: Batch, in_pass: float, few: Handful) -> 
     return None
 
 
-def _modes(trainer: CopyTrainer) -> tuple[float, float] | None:
+def _modes(trainer: CopyTrainer, allowed: Allowance) -> tuple[float, float] | None:
     """The loss in training and in evaluation mode, both without dropout."""
     if not any(isinstance(m, _BatchNorm) and m.track_running_stats for m in trainer.problem.model.modules()):
+        return None
+    if not allowed.has(2 * trainer.batch_count / 3, "both modes of BatchNorm"):
         return None
     batch, running = trainer.start(dropout=False), trainer.start(dropout=False, batchnorm="running")
     return fmean(batch.evaluate()), fmean(running.evaluate())

@@ -23,7 +23,7 @@ from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.pixels import Pixels, pixels
 from wellcond.diagnosis.probes.reach import Reach, reach
 from wellcond.diagnosis.probes.sight import Sight, sight
-from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities
+from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities, similarity_floor
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
 from wellcond.network.isolation.arithmetic import own_arithmetic
@@ -48,6 +48,8 @@ class Behavior:
         mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
             of; None for other losses.
         first_is_special: Whether a contrastive loss compares all examples with the first; None for other losses.
+        similarity_floor: Lowest loss that bounded similarities of a contrastive loss leave, over that of equal ones; None
+            for other losses.
         noisy_inputs: Whether random numbers change the inputs in evaluation mode; None if nothing is drawn.
         linearity: Which stretches between layers are affine on this data.
         noise: Which values are set to zero at random, in training and in evaluation mode.
@@ -68,6 +70,7 @@ class Behavior:
     order: Order | None = None
     mixed_similarities: float | None = None
     first_is_special: bool | None = None
+    similarity_floor: float | None = None
     noisy_inputs: NoisyInputs | None = None
     linearity: Linearity | None = None
     noise: Noise | None = None
@@ -144,6 +147,7 @@ PROBES: dict[str, Probe] = {
     "order": Probe("whether the order of steps matters", order, 1.0),
     "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
     "first_is_special": Probe("whether all examples are compared with the first", first_is_special, 2.0),
+    "similarity_floor": Probe("how far similarities can differ", similarity_floor, 4 / 3),
     "noisy_inputs": Probe("whether inputs change in evaluation mode", noisy_inputs, 1.0),
     "linearity": Probe("whether stretches between layers are affine", linearity, 1.0),
     "noise": Probe("which values are dropped at random", noise, 1.0),

@@ -16,7 +16,7 @@ from wellcond.network.taps import bracketed
 from wellcond.problem.loss.outputs import with_tensors
 from wellcond.problem.training_step import TrainingStep
 
-CHANGES: tuple[Callable[[Tensor], Tensor], ...] = (
+OUTPUT_CHANGES: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda t: t,
     lambda t: t.roll(1, 0),
     lambda t: -t.roll(len(t) // 2, 0),
@@ -61,7 +61,7 @@ def heard(subject: Subject) -> Heard | None:
         return None
     counts = torch.zeros(n, dtype=torch.bool)
     passed: list[Tensor] = []
-    for change in CHANGES:
+    for change in OUTPUT_CHANGES:
         gradients = _gradients(subject, change, passed)
         for gradient in gradients:
             counts |= gradient.cpu().reshape(n, -1).ne(0).any(1)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from torch.optim import ASGD, SGD, Adam, Adamax, NAdam, Optimizer, RMSprop
 
+from wellcond.diagnosis.attempts import ALIKE_RATES
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.rule import rule
@@ -140,6 +141,43 @@ def _summed(evidence: Evidence) -> int:
     return inspection.batch_size if inspection is not None and inspection.is_summed and is_proportional else 0
 
 
+@rule("learning-rate-too-high", quantity=TRAINING_LOSS)
+def one_group(evidence: Evidence) -> Iterator[Finding]:
+    """A group of parameters whose rate is thirty times the next, and with the next the same steps end far lower.
+
+    A warning where the loss is then two thirds or less, severe from a third on, and where only that run learns.
+    """
+    trial = evidence.trial
+    if evidence.optimizer is None or trial is None or trial.own is None or trial.has_learned:
+        return
+    own, other = trial.own, trial.variants.get(ALIKE_RATES)
+    if other is None or trial.outcome(other) not in FALLING:
+        return
+    is_lower = other.loss < LOWER_LOSS.warn * own.loss or own.run.diverged_at is not None
+    only_other_learns = trial.outcome(other) == "learns" != trial.outcome(own)
+    if not is_lower and not only_other_learns:
+        return
+    rates = sorted({nonzero_lr(group) for group in evidence.optimizer.param_groups if group["params"]})
+    high, lower = rates[-1], rates[-2]
+    layer = _module_above(evidence, lower)
+    index = next(k for k, group in enumerate(evidence.optimizer.param_groups) if nonzero_lr(group) == high)
+    yield Finding(
+        rule="learning-rate-too-high",
+        layer=layer,
+        severity="severe" if only_other_learns or not other.loss >= LOWER_LOSS.severe * own.loss else "warning",
+        basis="tried",
+        summary=f"the optimizer's group {index}{f', that of {layer},' if layer else ''} has a rate of {number(high)}, "
+        f"the next {number(lower)}: the loss is {number(own.loss)} after {len(own.run.losses)} steps, and "
+        f"{number(other.loss)} where both have {number(lower)}.",
+        evidence={"lr": high, "next lr": lower, "loss after": own.loss, "loss with rates more alike": other.loss},
+        limits=LOWER_LOSS.limits(own.loss),
+        reason="Every group needs a rate below the stability limit along its own directions. Both runs saw the same "
+        "batches.",
+        remedy=f'optimizer.param_groups[{index}]["lr"] = {lower:g}',
+        rows=run_rows(trial, own, other),
+    )
+
+
 @rule("learning-rate-too-high", quantity=LR)
 def rises_for_ever(evidence: Evidence) -> Iterator[Finding]:
     """A schedule whose rate still rises after 10,000 steps, and is then a thousand times the configured one or more.
@@ -150,7 +188,7 @@ def rises_for_ever(evidence: Evidence) -> Iterator[Finding]:
     if schedule is None or optimizer is None or schedule.highest < math.inf:
         return
     configured = max(map(configured_lr, optimizer.param_groups))
-    if not 0 < configured or max(schedule.rates) < BEYOND.at * configured:
+    if not configured > 0 or max(schedule.rates) < BEYOND.at * configured:
         return
     step = next(k for k, rate in enumerate(schedule.rates) if rate >= BEYOND.at * configured)
     yield Finding(

@@ -28,11 +28,13 @@ MAX_STEPS = 470
 """Steps of all runs together, where nothing else is said."""
 FIRST_LENGTH = 35
 """Steps after which runs are compared, where all together may take `MAX_STEPS`."""
-BELOW, ABOVE = 2, 2
-"""Rates below and above the first that begin; as training goes on the best rate falls, so those below it go on."""
+BESIDE = 1
+"""Rates below and above the first that begin; others join where the best is at an end."""
+BELOW, ABOVE = 2, 1
+"""Rates below and above the best that are raced to the end: as training goes on the best rate falls."""
 FAR = 3
 """By how many ratios to go down where every rate so far has diverged."""
-MOST_FIRST, MOST_RATES = 0.75, 14
+MOST_FIRST, MOST_RATES = 0.9, 14
 """Share of all steps that runs of the first length may take; and the largest number of rates to try, because one that
 diverges at once takes hardly any."""
 FALLBACK = 0.01
@@ -60,9 +62,9 @@ def race(
 ) -> Race:
     """Find a learning rate for a run of this many steps.
 
-    The optimizer's own rate and five around the center take some 40 steps; others join below or above while the best
-    is at an end. The best, two below it and the optimizer's own share the remaining steps: as training goes on the best
-    rate falls. Under a schedule they begin anew, with the schedule stretched to their length.
+    The optimizer's own rate and three around the center take some 35 steps; others join below or above while the best
+    is at an end. The best, two below it, one above it and the optimizer's own share the remaining steps: as training
+    goes on the best rate falls. Under a schedule they begin anew, with the schedule stretched to their length.
 
     Args:
         trainer: It trains the copies.
@@ -123,10 +125,10 @@ class _Race:
 
     def _race(self, begin: int) -> None:
         length = self.first_length
-        self._train(self._near(begin, BELOW, ABOVE), length)
+        self._train(self._near(begin, BESIDE, BESIDE), length)
         if (best := self._bracket(length)) is None:
             return
-        rates = self._near(best, BELOW, 0)
+        rates = self._near(best, BELOW, ABOVE)
         judging = RECENT + HELD_OUT * len(rates) * (self.validation is not None)
         left = self.max_steps - self._cost.u - Cost(forwards=judging).u
         if self.schedule is None:  # otherwise they begin anew

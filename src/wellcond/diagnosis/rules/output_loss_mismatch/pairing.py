@@ -146,5 +146,5 @@ def unheard(evidence: Evidence) -> Iterator[Finding]:
         "without a gradient.",
         remedy="# take the mean over all examples of a batch"
         if heard.is_at_end
-        else "# look at ignore_index and weight of the loss, and at which labels it takes: 2 * targets - 1 are -1 and 1",
+        else "# look at ignore_index and weight of the loss, and at the labels it takes: 2 * targets - 1 are -1 and 1",
     )
