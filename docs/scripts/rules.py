@@ -16,7 +16,11 @@ from wellcond.diagnosis.judge import RULES
 from wellcond.diagnosis.probes.behavior import FIRST_PASS, PROBES
 from wellcond.diagnosis.rule import explanation
 from wellcond.diagnosis.threshold import Condition, Threshold, thresholds_in
+from wellcond.recording import rules as run_rules
+from wellcond.recording.course import RUN_RULES
+from wellcond.recording.run_rule import run_explanation
 from wellcond.remedies import REMEDIES
+from wellcond.results.quantities import title_of
 
 INTRO = """# Rules
 
@@ -43,6 +47,11 @@ PROBES_INTRO = """## What the probes ask
 A network is judged by what it does and not by the names of its modules. Each probe changes one thing on the first
 batch, passes it through again and compares. A cost is in training steps (forward and backward pass of one mini-batch)
 and the most it can be; `diagnosis.evidence.behavior` holds what they showed."""
+OF_RUNS = """## Rules of a run
+
+What [`wc.Recorder`](guides/recording.md) looks for over the steps of a training, in files
+`wellcond/recording/rules/<name>.py`. A rule that finds the same fault as one above has its name. The inspection of
+`wc.diagnose`, with all of its rules, is repeated during a run too, as often as the budget pays for it."""
 OWN = """## A rule of your own
 
 ```python
@@ -75,7 +84,8 @@ def page() -> str:
         first = explanation(name).partition("\n\n")[0].replace("\n", " ")
         lines.append(f"| [`{name}`](#{name}) | {kind_of(name)} | {_cell(first)} |")
     graph = f"{GRAPH}\n\n```mermaid\n{NATURAL_SIZE}\n{as_mermaid()}\n```"
-    return "\n\n".join([INTRO, "\n".join(lines), graph, _probes(), *map(_entry, sorted(RULES)), OWN]) + "\n"
+    of_runs = [OF_RUNS, *map(_run_entry, sorted(RUN_RULES))]
+    return "\n\n".join([INTRO, "\n".join(lines), graph, _probes(), *map(_entry, sorted(RULES)), *of_runs, OWN]) + "\n"
 
 
 def _probes() -> str:
@@ -101,6 +111,19 @@ def _entry(name: str) -> str:
         f"- `treat` also tries: {_codes(others) or 'nothing made for this rule'}.",
     ]
     return "\n\n".join([f"## {name}", explanation(name), *_table(file), "\n".join(facts)])
+
+
+def _run_entry(name: str) -> str:
+    """One rule of a run: what it looks for, the mistake, its thresholds, and the quantity it judges."""
+    file = getattr(run_rules, name.replace("-", "_"))
+    _, _, mistake = inspect.cleandoc(file.__doc__ or "").partition("\n\n")
+    judged = dict.fromkeys(title_of(each.quantity) for each in RUN_RULES[name])
+    effects = [each for each in sorted(CAUSES.get(name, ())) if each in RULES]
+    facts = [
+        f"- **Judges** over the steps: {', '.join(judged)}.",
+        f"- **Explains**, if it began first: {_links(effects)}.",
+    ]
+    return "\n\n".join([f"### {name}, over a run", run_explanation(name), mistake, *_table(file), "\n".join(facts)])
 
 
 def _links(names: list[str]) -> str:

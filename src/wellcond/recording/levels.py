@@ -90,6 +90,22 @@ def last_before(is_beyond: NDArray[np.bool_]) -> int:
     return int(inside[-1]) + 1 if len(inside) else 0
 
 
+def began(series: Series, index: int) -> int:
+    """When something began that a sample is the first to show: halfway from the sample before; 1 if it is the first."""
+    index = min(index, len(series) - 1)
+    return halfway(int(series.steps[index - 1]), int(series.steps[index])) if index else 1
+
+
+def halfway(before: int, after: int) -> int:
+    """The step in the middle of two, rounded up.
+
+    Example:
+        >>> halfway(10, 13), halfway(10, 11)
+        (12, 11)
+    """
+    return (before + after + 1) // 2
+
+
 def lasting(series: Series, limit: float) -> int | None:
     """The step from which on a series of few samples is above a limit; None if it is not at its end.
 
@@ -98,4 +114,4 @@ def lasting(series: Series, limit: float) -> int | None:
     if len(series) < 2 or series.values[-1] <= limit:
         return None
     start = last_before(smooth(series.values, 3) > limit)
-    return int(series.steps[start]) if start < len(series) else None
+    return began(series, start) if start < len(series) else None

@@ -192,35 +192,21 @@ class LossCurve:
 
     @cached_property
     def rise(self) -> Rise | None:
-        """The rise that the run is in, at the longest scale at which it shows; None if there is none."""
-        return self._rise_at(self._scale_of_rise)
+        """The rise that the run is in; None if there is none.
 
-    @cached_property
-    def _scale_of_rise(self) -> int:
-        """The longest block length at which the latest block lies above the lowest by more than noise; 0 if none."""
-        values, longest, width = self.series.values, 0, 8
-        sigma = max(self.noise, noise(values[-4096:]))
-        while len(values) >= max(FEWEST.at, 3 * width):
-            levels = blocks(values, width)
-            within = OF_MEDIAN * sigma / math.sqrt(width)
-            between = spread(np.diff(levels)) / math.sqrt(2)
-            chance = math.sqrt(2 * math.log(len(levels)))
-            if levels[-1] - levels[:-1].min() > (SIGNIFICANT.at + chance) * max(within, between):
-                longest = width
-            width *= 2
-        return longest
-
-    def _rise_at(self, width: int) -> Rise | None:
-        if not width:
+        Its lowest level is that of the shortest blocks at which it shows, its level now that of the longest.
+        """
+        if not self._scales_of_rise:
             return None
         steps, values = self.series.steps, self.series.values
+        width = self._scales_of_rise[0]
         levels = blocks(values, width)
-        begin = len(values) - width * len(levels)
-        lowest, level = float(levels[:-1].min()), float(levels[-1])
-        first = begin + width * int(levels[:-1].argmin())  # of the lowest block
+        level = float(blocks(values, self._scales_of_rise[-1], most=1)[0])
+        lowest = float(levels[:-1].min())
+        first = len(values) - width * (len(levels) - int(levels[:-1].argmin()))  # of the lowest block
         height = min(level - lowest, self.scale)  # an explosion begins long before its end
         limit = lowest + max(height / 4, 2 * spread(levels[:-1] - smooth(levels[:-1], 5)))
-        tail = smooth(values[first:], _smoothing(height, noise(values[first : first + width])))
+        tail = smooth(values[first:], _smoothing(height, noise(values[first : first + 64])))
         onset = first + last_before(tail > limit)
         if onset >= len(values) - 2:
             return None
@@ -230,11 +216,26 @@ class LossCurve:
             steps=int(steps[-1] - steps[onset]) + 1, first=median(values[onset : onset + 8]),
         )  # fmt: skip
         factor = 1.0 if rise.had_learned and rise.lost > ALL_LOST.at else NEW.at
-        return rise if level - lowest > factor * self._largest_swing(onset, width) else None
+        return rise if level - lowest > factor * self._largest_swing(onset) else None
 
-    def _largest_swing(self, onset: int, width: int) -> float:
+    @cached_property
+    def _scales_of_rise(self) -> list[int]:
+        """Block lengths at which the latest block lies above the lowest by more than noise."""
+        values, scales, width = self.series.values, [], 8
+        sigma = max(self.noise, noise(values[-4096:]))
+        while len(values) >= max(FEWEST.at, 3 * width):
+            levels = blocks(values, width)
+            within = OF_MEDIAN * sigma / math.sqrt(width)
+            between = spread(np.diff(levels)) / math.sqrt(2)
+            chance = math.sqrt(2 * math.log(len(levels)))
+            if levels[-1] - levels[:-1].min() > (SIGNIFICANT.at + chance) * max(within, between):
+                scales.append(width)
+            width *= 2
+        return scales
+
+    def _largest_swing(self, onset: int) -> float:
         """The largest rise of the level before, from its lowest so far, that it came back from."""
-        levels = blocks(self.series.values[:onset], min(width, 16))
+        levels = blocks(self.series.values[:onset], 16)
         rises = levels - np.minimum.accumulate(levels) if len(levels) else np.zeros(1)
         return float(rises[:-2].max(initial=0.0))  # the last blocks may belong to the rise
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellcond.recording.history import Series
-from wellcond.recording.levels import finite, last_before
+from wellcond.recording.levels import began, finite, halfway, last_before
 from wellcond.recording.run_rule import RunEvidence
 from wellcond.results.quantities import GRADIENT_NORM, UPDATE_RATIO
 
@@ -41,7 +41,7 @@ def still_layers(evidence: RunEvidence, fewest: int) -> Iterator[Stillness]:
             continue
         missing = moving[moving > series.steps[-1]]
         if len(missing) >= fewest and np.any(series.values > 0):
-            yield Stillness(layer, int(missing[0]), "frozen", len(missing))
+            yield Stillness(layer, halfway(int(series.steps[-1]), int(missing[0])), "frozen", len(missing))
         elif (still := _still(series, moving, fewest)) is not None:
             yield Stillness(layer, still[0], "gradient", still[1])
     moving = _steps_with_movement(evidence, UPDATE_RATIO)
@@ -56,23 +56,21 @@ def still_layers(evidence: RunEvidence, fewest: int) -> Iterator[Stillness]:
 def thawed_layers(evidence: RunEvidence, fewest: int) -> Iterator[tuple[str, int]]:
     """Layers that move now and stood still at first, in the model's order, with the step of their first movement."""
     moving = _steps_with_movement(evidence, GRADIENT_NORM)
-    earliest = int(moving[fewest - 1]) if len(moving) >= fewest else evidence.step
     for layer in evidence.history.layers(GRADIENT_NORM):
-        for quantity in (GRADIENT_NORM, UPDATE_RATIO):
-            series = finite(evidence.history.series(quantity, layer))
-            steps = series.steps[series.values > 0]
-            if len(steps) >= fewest and steps[0] > earliest:
-                yield layer, int(steps[0])
-                break
+        series = finite(evidence.history.series(GRADIENT_NORM, layer))
+        steps = series.steps[series.values > 0]
+        before = moving[moving < steps[0]] if len(steps) >= fewest else ()
+        if len(before) >= fewest:
+            yield layer, halfway(int(before[-1]), int(steps[0]))
 
 
 def _still(series: Series, moving: NDArray[np.int64], fewest: int) -> tuple[int, int] | None:
     """Since when a series is exactly zero while other layers move, and for how many samples."""
     if not len(series) or series.values[-1] != 0:
         return None
-    steps = series.steps[last_before(series.values == 0) :]
-    count = min(len(steps), int(np.count_nonzero(moving >= steps[0])))
-    return (int(steps[0]), count) if count >= fewest else None
+    start = last_before(series.values == 0)
+    count = min(len(series) - start, int(np.count_nonzero(moving >= series.steps[start])))
+    return (began(series, start), count) if count >= fewest else None
 
 
 def _steps_with_movement(evidence: RunEvidence, quantity: str) -> NDArray[np.int64]:

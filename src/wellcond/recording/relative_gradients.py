@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wellcond.recording.history import Series
-from wellcond.recording.levels import finite, last_before, median, smooth
+from wellcond.recording.levels import began, finite, last_before, median, smooth
 from wellcond.recording.run_rule import RunEvidence
 from wellcond.results.quantities import GRADIENT_NORM
 
@@ -36,7 +36,7 @@ class RelativeGradient:
     def since(self, limit: float) -> int:
         """The step from which on the ratio is below the root of a limit: halfway down, in its logarithm."""
         start = last_before(smooth(self.ratios.values, 3) < np.sqrt(limit))
-        return int(self.ratios.steps[min(start, len(self.ratios) - 1)])
+        return began(self.ratios, start)
 
 
 def relative_gradients(evidence: RunEvidence) -> Iterator[RelativeGradient]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wellcond.diagnosis.finding import Severity
-from wellcond.recording.levels import finite, last_before, median, smooth
+from wellcond.recording.levels import began, finite, last_before, median, smooth
 from wellcond.recording.run_rule import RunEvidence
 
 SAMPLES = 3
@@ -46,7 +46,7 @@ def shares_that_rose(evidence: RunEvidence, quantity: str, above: float, by: flo
             start = last_before(levels > before + BEGINS * (now - before))
             start = min(start, len(series) - 1)
             earlier, first = int(series.steps[max(0, start - 1)]), int(series.steps[start])
-            step = evidence.loss.jump_between(earlier, first) or first
+            step = evidence.loss.jump_between(earlier, first) or began(series, start)
             if evidence.step - step >= LASTING:
                 risen.append(RisenShare(layer, step, before, now))
     yield from sorted(risen, key=lambda each: (each.step, -each.now))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Threshold
-from wellcond.recording.levels import finite, last_before, median, smooth
+from wellcond.recording.levels import began, finite, last_before, median, smooth
 from wellcond.recording.relative_gradients import FIRST_SAMPLES
 from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.recording.shares import severity_of
@@ -37,7 +37,7 @@ def exploding_gradient(evidence: RunEvidence) -> Iterator[Finding]:
         if len(series) <= 2 * FIRST_SAMPLES or not GROWN.is_warning(growth):
             continue
         start = last_before(smooth(series.values, 3) > math.sqrt(GROWN.warn) * first)
-        begin = int(series.steps[min(start, len(series) - 1)])
+        begin = began(series, start)
         yield Finding(
             rule="exploding-gradient",
             layer=layer,

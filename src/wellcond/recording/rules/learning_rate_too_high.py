@@ -33,7 +33,7 @@ LONG_STEPS = Threshold(
     "‖Δθ‖/‖θ‖ of a step, median over the layers in the first samples", math.nan, 0.1,
     origin="healthy trainings of the benchmark have 0.001 to 0.1 in their first steps; 1e-3 is the usual advice",
 )  # fmt: skip
-FIRST = Condition("first samples", 10, origin="weights that have blown up have small relative steps")
+FIRST = Condition("first samples", 5, origin="weights that have blown up have small relative steps")
 
 
 @run_rule("learning-rate-too-high", quantity=LR)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.levels import finite, last_before, median, smooth
+from wellcond.recording.levels import began, finite, last_before, median, smooth
 from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import STATISTICS_GAP, VALIDATION_LOSS
@@ -44,7 +44,7 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
         now, least = median(series.values[-3:]), float(levels.min())
         if GAP.is_severe(now) or (GAP.is_warning(now) and (is_apart or now > GROWTH.at * least)):
             start = last_before(levels > min(GAP.warn, max(least + 0.25 * (now - least), 2 * least)))
-            stale.append((now, layer, int(series.steps[min(start, len(series) - 1)])))
+            stale.append((now, layer, began(series, start)))
     for now, layer, begin in sorted(stale, reverse=True):
         yield Finding(
             rule="stale-statistics",

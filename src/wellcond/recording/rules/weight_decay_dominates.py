@@ -11,8 +11,9 @@ import numpy as np
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.history import Series
 from wellcond.recording.layer_changes import around
-from wellcond.recording.levels import finite, last_before, median
+from wellcond.recording.levels import began, finite, last_before, median
 from wellcond.recording.rates import lr_ratio
 from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.results import number
@@ -58,7 +59,7 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
         if now < SHRUNK.at * highest:
             shrunk[layer] = now / highest
             start = last_before(part < highest - 0.05 * (highest - now))
-            begins.append(int(steps[min(start, len(steps) - 1)]))
+            begins.append(began(Series(steps, part), start))
     if len(shrunk) < MOST.at * len(layers) or not shrunk:
         return
     begin = min(rise.step, int(np.median(begins)))
