@@ -17,12 +17,15 @@ except ImportError as error:
 
 from rich.text import Text
 
+from wellcond.cli.commands.compare import compare
 from wellcond.cli.commands.demo import demo
 from wellcond.cli.commands.diagnose import diagnose
 from wellcond.cli.commands.predict_lr import predict_lr
 from wellcond.cli.commands.probe import probe
+from wellcond.cli.commands.report import report
 from wellcond.cli.commands.suggest_lr import suggest_lr
 from wellcond.cli.commands.treat import treat
+from wellcond.cli.commands.watch import watch
 from wellcond.report.terminal import new_console
 
 COMMANDS = "wellcond.commands"
@@ -73,6 +76,9 @@ app.command("suggest-lr")(suggest_lr)
 app.command()(treat)
 app.command("predict-lr")(predict_lr)
 app.command()(probe)
+app.command()(watch)
+app.command()(report)
+app.command()(compare)
 
 
 def add_command(app: typer.Typer, entry: EntryPoint) -> None:

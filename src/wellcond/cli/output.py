@@ -103,7 +103,11 @@ class Output:
         self.title = ""
 
     def finish(
-        self, result: Result, show: Callable[[Console], None], sarif: Callable[[], str] | None = None
+        self,
+        result: Result,
+        show: Callable[[Console], None],
+        sarif: Callable[[], str] | None = None,
+        as_json: Callable[[], str] | None = None,
     ) -> list[Path]:
         """Print the result, write the files, and print where they are.
 
@@ -111,12 +115,13 @@ class Output:
             result: Result of the command.
             show: Prints it for a person, below the title.
             sarif: Returns its findings as SARIF.
+            as_json: Returns what to print as JSON, if that is not all of it.
 
         Returns:
             The files.
         """
         if self.as_json:
-            typer.echo(result.to_json(), nl=False)
+            typer.echo((as_json or result.to_json)().rstrip("\n"))
         else:
             self.print_title()
             show(self.console)

@@ -140,19 +140,20 @@ def tapped_from_outside(names: Mapping[nn.Module, str], on_call: OnCall) -> Call
 
     Args:
         names: The modules to watch, with their names.
-        on_call: As for `tapped`.
+        on_call: As for `tapped`; an input that is passed by name is None.
 
     Returns:
         A function that removes the hook.
     """
 
-    def after_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def after_forward(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         name = names.get(module)
         if name is None or not torch.is_grad_enabled() or torch._C._functorch.maybe_current_level() is not None:
             return
-        on_call(name, module, _first(args or tuple(kwargs.values())), output)
+        on_call(name, module, _first(args), output)
 
-    handle = register_module_forward_hook(after_forward, with_kwargs=True)  # type: ignore[arg-type]
+    # not with_kwargs, of which torch never removes the mark
+    handle = register_module_forward_hook(after_forward)
     return handle.remove
 
 

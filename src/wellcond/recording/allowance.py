@@ -1,8 +1,8 @@
 """The allowance: how much of a run's time recording may take, what each part of it took, and when it is its turn.
 
 Every part has an account. Time that passes in the run pays a share of the budget into each, and what a part took is
-taken out. A part has its turn when its account pays for it, but for a debt of about one training step: so the first
-numbers come early, and an expensive part waits until it has saved its price.
+taken out. A part that takes about a training step has its turn when it owes nothing, and pays afterwards: so the first
+numbers come early. A more expensive one waits until it has saved the rest of its price.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from typing import Any
 HANDED_OUT = 0.9
 """Part of the budget that accounts are paid: hooks cost a little more than what a clock inside them sees."""
 DEBT = 1.5
-"""Usual steps of the run that a part may owe."""
+"""Usual steps of the run that a part may owe after a turn."""
 RECENT = 15
-"""Steps whose median is a usual step, and turns whose median is the price of a part."""
+"""Times of steps whose median is a usual step, and turns whose median is the price of a part."""
+FIRST_STEPS = 2
+"""Steps that pass before anything has a turn: what a step takes must be known."""
 LONGEST = 20.0
 """Usual steps that one step pays for at most: a clock that jumps, or a pause of a day, buys nothing."""
 SPACING = 0.04
 """Turns are spaced by this share of the steps so far, and so by the logarithm of the step."""
+WARMING_UP = 2.0
+"""How much longer the first turn of a part takes than the next ones will: kernels are chosen, memory is new."""
 MOST_SAVED = 3.0
 """Turns that an account saves up for."""
 
@@ -54,15 +58,17 @@ class Account:
     _took: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def take_turn(self, seconds: float, step: int) -> None:
+        """Pay for a turn at this step, and set when the next one is due."""
         self.balance -= seconds
         self.waited = max(0, step - self.next_step) if self.turns else 0
         self.turns += 1
-        self._took.append(seconds)
-        self.price = statistics.median(self._took)
+        if self.turns > 1:
+            self._took.append(seconds)
+        self.price = statistics.median(self._took) if self._took else seconds / WARMING_UP
         self.next_step = step + max(self.least_spacing, min(self.most_spacing, int(SPACING * step)))
 
     def forget_prices(self) -> None:
-        """Its turns will take another time from now on; the last price stays as the guess."""
+        """Turns will take another time from now on."""
         self._took.clear()
 
 
@@ -84,8 +90,8 @@ class Allowance:
         ...     allowance.pass_time(1.0)
         ...     if allowance.is_turn("probe", step):
         ...         allowance.charge("probe", 2.0, step)
-        >>> round(allowance.spent / allowance.wall, 2)
-        0.1
+        >>> allowance.accounts["probe"].turns, round(allowance.share, 2)
+        (5, 0.09)
     """
 
     def __init__(self, budget: float, accounts: dict[str, Account]) -> None:
@@ -96,15 +102,14 @@ class Allowance:
         self._passed = 0
         self._fund = 0.0
 
-    def pass_time(self, seconds: float) -> None:
-        """A step of the run took this long, without recording."""
+    def pass_time(self, seconds: float, steps: int = 1) -> None:
+        """Steps of the run took this long together, without recording."""
         if seconds < 0:
             return  # the clock was set back
-        self._steps.append(seconds)
-        if self._passed < RECENT or self._passed % RECENT == 0:
-            self.usual_step = statistics.median(self._steps)
-        self._passed += 1
-        self._pay(min(seconds, LONGEST * self.usual_step))
+        self._steps.append(seconds / steps)
+        self._passed += steps
+        self.usual_step = statistics.median(self._steps)
+        self._pay(min(seconds, LONGEST * steps * self.usual_step))
 
     def spend(self, seconds: float) -> None:
         """Recording took this long for what it does on every step, which comes before what accounts are paid."""
@@ -116,19 +121,16 @@ class Allowance:
         """A part had a turn at this step, and took this long."""
         self.spent += seconds
         self._pay(seconds)
-        account = self.accounts[part]
-        if not account.turns:
-            account.price = 0.0
-        account.take_turn(seconds, step)
+        self.accounts[part].take_turn(seconds, step)
 
     def is_turn(self, part: str, step: int) -> bool:
         """Whether a part is due at this step, and its account pays for it."""
         account = self.accounts[part]
-        if not account.is_open or step < account.next_step:
+        if not account.is_open or step < account.next_step or self._passed < FIRST_STEPS:
             return False
         if self._fund > 0:
             self._share_out()
-        return account.balance >= self.price(part) - DEBT * self.usual_step
+        return account.balance >= max(0.0, self.price(part) - DEBT * self.usual_step)
 
     def price(self, part: str) -> float:
         """Seconds that the next turn of a part is expected to take."""
@@ -136,8 +138,9 @@ class Allowance:
         return account.price if account.turns else account.price * self.usual_step
 
     def close(self, part: str) -> None:
-        """A part takes no more turns; the others get its share."""
-        self.accounts[part].is_open = False
+        """A part takes no more turns, if it has an account; the others get its share."""
+        if part in self.accounts:
+            self.accounts[part].is_open = False
 
     @property
     def share(self) -> float:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection
 from typing import Any
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.recording.course import Course
-from wellcond.recording.directory.findings_log import FindingEvent
+from wellcond.recording.directory.findings_log import FindingEvent, finding_of
 from wellcond.recording.directory.run_directory import RunDirectory
 from wellcond.recording.history import History
 from wellcond.recording.mishaps import Mishaps, warn
 from wellcond.recording.run import read_run
 from wellcond.recording.run_rule import RunEvidence
 from wellcond.results import Row
+from wellcond.results.result import as_json
 
 OnFinding = Callable[[Finding], Any]
 """Called with a finding when it begins, and again, with `until` set, when it has ended."""
@@ -54,11 +56,12 @@ class Logbook:
         directory: RunDirectory | None,
         mishaps: Mishaps,
     ) -> None:
-        self.history = History() if directory is None else read_run(directory.path).history
-        self.course = Course(ignore)
+        earlier = None if directory is None else read_run(directory.path)
+        self.history = History() if earlier is None else earlier.history
+        self.course = Course(ignore, () if earlier is None else earlier.findings)
         self.inspected: tuple[Finding, ...] = ()
         self.inspected_at: int | None = None
-        self._layers, self._optimizer = layers, optimizer
+        self._layers, self._optimizer, self._ignore = layers, optimizer, ignore
         self._on_finding, self._directory, self._mishaps = on_finding, directory, mishaps
         self._unwritten: list[Row] = []
         self._indices: dict[int, str] = {}
@@ -87,19 +90,18 @@ class Logbook:
         """Apply the rules to everything so far, and tell what began and what ended."""
         evidence = RunEvidence(self.history, step, self._layers, self._optimizer, self.inspected, self.inspected_at)
         began, ended = self.course.update(evidence)
-        events = [("began", each) for each in began] + [("ended", each) for each in ended]
+        events = [FindingEvent("began", step, each) for each in began]
+        events += [FindingEvent("ended", step, each) for each in ended]
         if not events:
             return
         if self._directory is not None:
             directory = self._directory
-            lines = [FindingEvent(event, step, each) for event, each in events]
-            self._mishaps.attempt("files", lambda: directory.append_findings(lines))
-        for event, each in events:
+            self._mishaps.attempt("files", lambda: directory.append_findings(events))
+        for event, _, each in events:
             if event == "began" and each.severity != "note":
                 warn(f"step {each.step}: {each}", FindingWarning)
             if self._on_finding is not None:
-                callback = self._on_finding
-                self._mishaps.attempt("callback", lambda each=each: callback(each))
+                self._mishaps.attempt("callback", functools.partial(self._on_finding, each))
 
     def write(self) -> None:
         """Write rows that are not yet on disk, as one file."""
@@ -108,6 +110,27 @@ class Logbook:
         if directory is not None and rows:
             rows.sort(key=lambda row: row.step or 0)
             self._mishaps.attempt("files", lambda: directory.append(rows))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Findings so far, and rows if they are not on disk; what is not yet there is written."""
+        self.write()
+        rows = [tuple(row) for row in self.history.rows()] if self._directory is None else []
+        return {
+            "rows": rows,
+            "findings": as_json(self.course.findings),
+            "inspected": as_json(self.inspected),
+            "inspected_at": self.inspected_at,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        """Continue from a saved state, at this step."""
+        if self._directory is None:
+            self.history = History(Row(*row) for row in state["rows"])
+        else:
+            self.truncate(step)
+        self.course = Course(self._ignore, map(finding_of, state["findings"]))
+        self.inspected = tuple(map(finding_of, state["inspected"]))
+        self.inspected_at = state["inspected_at"]
 
     def close(self) -> None:
         """Write what is left, and release the directory."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-
-from torch import Tensor
 
 AVERAGED = 0.05
 """Weight of a new loss in the running mean and in the mean deviation from it."""
@@ -55,10 +52,3 @@ class LossWatch:
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue from saved numbers."""
         vars(self).update(state)
-
-
-def on_host(value: Any) -> float | None:
-    """A loss as a number; None if it is on a device that would have to be waited for."""
-    if isinstance(value, Tensor):
-        return value.item() if value.device.type == "cpu" else None
-    return float(value)

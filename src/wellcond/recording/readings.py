@@ -62,7 +62,7 @@ class Readings:
             return [*self._arrived(wait=True), *_rows(readings, flat.tolist())]
         pinned = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
         pinned.copy_(flat, non_blocking=True)
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(flat.device))
         self._copied.append((readings, pinned, event))
         return self._arrived(wait=wait)
@@ -73,7 +73,7 @@ class Readings:
             readings, pinned, event = self._copied[0]
             if wait:
                 event.synchronize()
-            elif not event.query():
+            elif not event.query():  # type: ignore[no-untyped-call]
                 break
             rows += _rows(readings, pinned.tolist())
             del self._copied[0]

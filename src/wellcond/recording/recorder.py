@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+import weakref
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wellcond.diagnosis.finding import Finding
+from wellcond.network.calling import one_line
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.training_step import Step, TrainingStep
-from wellcond.recording.allowance import Account, Allowance
+from wellcond.recording.allowance import Allowance
 from wellcond.recording.checks import check_share, is_compiled, model_of, optimizers_of
+from wellcond.recording.counting import StepCount
 from wellcond.recording.directory.run_directory import MAX_BYTES, RunDirectory
 from wellcond.recording.entries import entries_of
 from wellcond.recording.history import History
 from wellcond.recording.logbook import Logbook, OnFinding
-from wellcond.recording.loss_watch import LossWatch, on_host
+from wellcond.recording.loss_watch import LossWatch
 from wellcond.recording.mishaps import Mishaps
+from wellcond.recording.probes.probing import Probing, warm_up
 from wellcond.recording.readings import Readings
 from wellcond.recording.run import Run
-from wellcond.recording.sampling import Sampling
-from wellcond.recording.watching.repeats import Repeats, sample_of
+from wellcond.recording.sampling import EVERYTHING, Sampling
+from wellcond.recording.turns import Turns, all_accounts
+from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
 from wellcond.results import Row
 from wellcond.results import quantities as q
-
-MOST_PASSES = 64
-"""Calls without a step of the optimizer that are taken for micro-batches of one step, until the first such step."""
-SECONDS_BETWEEN_FILES = 10.0
-"""Rows are written so often: what a run that is killed has lost at most."""
-
-GRADIENTS, EVERYTHING, JUDGING = "gradients", "everything", "judging"
 
 
 class Recorder:
@@ -61,7 +58,6 @@ class Recorder:
     Attributes:
         model: The module that is recorded, without its wrappers.
         optimizers: The optimizers that train it.
-        notes: What cannot be seen of this training, and why.
 
     Raises:
         TypeError: `model` is no module, or there is no torch optimizer in `optimizer`.
@@ -72,6 +68,7 @@ class Recorder:
         MissingExtra: `run_dir` needs pyarrow, which is not installed.
 
     Example:
+        >>> import torch
         >>> model, x = nn.Linear(1, 1), torch.ones(8, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> with Recorder(model, optimizer, nn.MSELoss()) as rec:
@@ -115,34 +112,27 @@ class Recorder:
         budget = check_share(budget)
         self.model = model_of(model)
         self.optimizers = optimizers_of(self.model, optimizer)
-        self.notes: list[str] = []
         self._entries = entries_of(self.model, self.optimizers, budget)
         directory = None if run_dir is None else RunDirectory.open(run_dir, self._entries, max_bytes=max_bytes)
         self._clock, self._mishaps, self._readings = clock, Mishaps(clock), Readings()
         calls_are_seen = not is_compiled(model, self.model)
         self._sampling = Sampling(self.model, self.optimizers, scaler, calls_are_seen, self._readings, self._mishaps)
+        layout = self._sampling.layout
         names = " and ".join(type(each).__name__ for each in self.optimizers)
-        self._logbook = Logbook(self._sampling.layout.every_name(), names, ignore, on_finding, directory, self._mishaps)
-        self._allowance = Allowance(
-            budget,
-            {
-                GRADIENTS: Account(0.1, price=0.05, most_spacing=50),
-                EVERYTHING: Account(0.2, price=0.3),
-                JUDGING: Account(0.1, price=0.1, least_spacing=10),
-            },
+        self._logbook = Logbook(layout.every_name(), names, ignore, on_finding, directory, self._mishaps)
+        self._allowance = Allowance(budget, all_accounts())
+        self._probing = Probing(self.model, loss, self.optimizers, layout, self._allowance)
+        self._turns = Turns(
+            self._sampling, self._probing, self._logbook, self._readings, self._allowance, self._mishaps, clock
         )
+        self._mishaps.on_failure = self._allowance.close
         self._losses, self._repeats = LossWatch(), Repeats()
-        self._step = 0 if directory is None else directory.last_step
-        self._pending: list[Any] = []
-        self._patience = MOST_PASSES
-        self._optimizer_steps = 0
-        self._rows: list[Row] = []
-        self._charged = 0.0
-        self._left: float | None = None
-        self._written = clock()
+        self._count = StepCount(0 if directory is None else directory.last_step)
         self._is_open = True
-        if calls_are_seen:
-            self._sampling.plan("everything")
+        weakref.finalize(self, self._sampling.remove)  # one that is never closed leaves no hooks either
+        warm_up()
+        if calls_are_seen:  # a model that is yet to be compiled must not see hooks
+            self._sampling.plan(EVERYTHING)
 
     # the run so far
 
@@ -154,8 +144,13 @@ class Recorder:
     @property
     def history(self) -> History:
         """All numbers so far, as series over steps."""
-        self._mishaps.guard("rows", self._fetch)
+        self._mishaps.attempt("rows", self._turns.fetch)
         return self._logbook.history
+
+    @property
+    def notes(self) -> list[str]:
+        """What cannot be seen of this training, and why."""
+        return [*self._notes(), *filter(None, [self._probing.curvature.note])]
 
     @property
     def problems(self) -> list[str]:
@@ -165,11 +160,41 @@ class Recorder:
     @property
     def run(self) -> Run:
         """The run so far, in the form of `read_run`."""
-        return Run.of(self.history, self.findings, self._entries | {"notes": self.notes})
+        status = "running" if self._is_open else "ended"
+        return Run.of(self.history, self.findings, self._entries | {"notes": self.notes, "status": status})
 
     def save(self, path: str | Path) -> None:
         """Write the run so far as a page, a table or a picture, by the suffix of the path."""
         self.run.save(path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to go on as if it had not stopped: save it with the model and the optimizer.
+
+        It holds numbers, strings and tensors, for `torch.load(weights_only=True)`. With a `run_dir` the rows are there;
+        without one they are part of it.
+        """
+        self._turns.fetch()
+        return {
+            "count": self._count.state_dict(),
+            "turns": self._turns.state_dict(),
+            "losses": self._losses.state_dict(),
+            "repeats": self._repeats.state_dict(),
+            "settings": self._sampling.state_dict(),
+            "logbook": self._logbook.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state, after the model and the optimizer were loaded: what was recorded later is dropped.
+
+        Args:
+            state: What `state_dict()` returned.
+        """
+        self._count.load_state_dict(state["count"])
+        self._logbook.load_state_dict(state["logbook"], self._count.step)
+        self._turns.load_state_dict(state["turns"])
+        self._losses.load_state_dict(state["losses"])
+        self._repeats.load_state_dict(state["repeats"])
+        self._sampling.load_state_dict(state["settings"])
 
     # in the loop
 
@@ -188,20 +213,19 @@ class Recorder:
         if not self._is_open:
             return
         began = self._clock()
-        in_hooks, self._mishaps.seconds, self._charged = self._mishaps.seconds, 0.0, 0.0
-        ran = None if self._left is None else began - self._left - in_hooks
-        if ran is not None:
-            self._allowance.pass_time(ran)
-        self._mishaps.guard("recording", lambda: self._record(value, batch, step, indices, ran, in_hooks))
-        self._left = self._clock()
-        self._mishaps.seconds = 0.0
-        self._allowance.spend(max(0.0, self._left - began + in_hooks - self._charged))
+        try:
+            self._record(value, batch, step, indices, began)
+        except Exception as error:  # nothing that goes wrong here is worth a training
+            self._mishaps.report("recording", f"recording has ended: {type(error).__name__}: {one_line(error)}")
+            self.close()
+        self._turns.own += self._clock() - began
 
     def validation(self, value: Any) -> None:
         """Record a validation loss, at the last step that was recorded."""
-        row = self._mishaps.guard("validation", lambda: Row(self._step, "", q.VALIDATION_LOSS, float(value), ""))
+        step = self._count.step
+        row = self._mishaps.attempt("validation", lambda: Row(step, "", q.VALIDATION_LOSS, float(value), ""))
         if row is not None:
-            self._rows.append(row)
+            self._turns.rows.append(row)
 
     def close(self) -> None:
         """Judge and write what is left, and remove all hooks; what is called afterwards does nothing."""
@@ -209,7 +233,7 @@ class Recorder:
             return
         self._is_open = False
         self._sampling.remove()
-        self._mishaps.guard("recording", lambda: self._judge(wait=True))
+        self._mishaps.attempt("rules", lambda: self._turns.judge(self._count.step, wait=True))
         self._logbook.close()
 
     def __enter__(self) -> Self:
@@ -218,108 +242,61 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _notes(self) -> Iterator[str]:
+        if self._sampling.activations is None:
+            yield (
+                "the model is compiled, so hooks do not see its layers: their outputs are measured in passes of their "
+                "own, without dropout"
+            )
+        elif self._sampling.activations.outputs.is_half and not self._sampling.has_scaler:
+            yield "half precision without scaler=…: the norm before clipping is not recorded"
+        if self._count.step and not self._count.sees_steps:
+            yield (
+                "steps of the optimizer are not seen, as in the replay of a CUDA graph: gradients, weights and rates "
+                "are not recorded, and every call of step() counts as one"
+            )
+
     # one step
 
-    def _record(
-        self, value: Any, batch: Any, number: int | None, indices: Any, ran: float | None, in_hooks: float
-    ) -> None:
-        if not self._is_step():
-            self._pending.append(value)
+    def _record(self, value: Any, batch: Any, number: int | None, indices: Any, began: float) -> None:
+        value = self._count.loss_of_step(self._sampling.optimizer_steps, value)
+        if value is None:
             return
-        step = self._begin(number)
-        is_alarming = self._note_loss(step, [*self._pending, value])
-        self._pending = []
-        self._rows += self._sampling.rates(step)
-        if batch is not None:
-            self._note_batch(step, batch)
+        last = self._count.step
+        step = self._count.begin(number)
+        if step <= last:
+            self._turns.fetch()
+            self._logbook.truncate(step - 1)
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            is_alarming = False
+            self._readings.add(value.reshape(()), lambda numbers: [Row(step, "", q.TRAINING_LOSS, numbers[0], "")])
+        else:
+            loss = value.item() if isinstance(value, Tensor) else float(value)
+            is_alarming = self._losses.is_alarming(step, loss)
+            self._turns.rows.append(Row(step, "", q.TRAINING_LOSS, loss, ""))
+        if self._sampling.has_new_rates:
+            self._turns.rows += self._sampling.rates(step)
         if indices is not None:
             self._logbook.note_indices(step, indices)
-        if depth := self._sampling.depth:
-            self._charge(depth, lambda: self._collect(step, ran), already=in_hooks)
-        if is_alarming or self._allowance.is_turn(JUDGING, step):
-            self._charge(JUDGING, self._judge)
-        if self._clock() - self._written > SECONDS_BETWEEN_FILES:
-            self._logbook.write()
-            self._written = self._clock()
-        self._plan(step + 1, is_alarming)
-
-    def _is_step(self) -> bool:
-        """Whether the optimizer has taken a step; or has not for so long that its steps cannot be seen."""
-        taken = self._sampling.optimizer_steps
-        if taken == self._optimizer_steps:
-            return len(self._pending) >= self._patience
-        is_first = self._optimizer_steps == 0
-        self._patience = len(self._pending) if is_first else max(self._patience, len(self._pending))
-        self._optimizer_steps = taken
-        return True
-
-    def _begin(self, number: int | None) -> int:
-        step = self._step + 1 if number is None else number
-        if step <= self._step:
-            self._logbook.truncate(step - 1)
-        self._step = step
-        return step
-
-    def _note_loss(self, step: int, values: list[Any]) -> bool:
-        numbers = [on_host(value) for value in values]
-        known = [number for number in numbers if number is not None]
-        if len(known) == len(numbers):
-            loss = sum(known) / len(known)
-            self._rows.append(Row(step, "", q.TRAINING_LOSS, loss, ""))
-            return self._losses.is_alarming(step, loss)
-        mean = (
-            values[0].detach()
-            if len(values) == 1
-            else torch.stack([torch.as_tensor(v).detach() for v in values]).mean()
-        )
-        self._readings.add(mean, lambda numbers: [Row(step, "", q.TRAINING_LOSS, numbers[0], "")])
-        return False
+        if batch is not None and step % EVERY == 0:
+            self._note_batch(step, batch)
+        if step >= self._turns.next_look or is_alarming or self._sampling.depth:
+            self._turns.look(step, batch, self._count.passes, is_alarming, began)
 
     def _note_batch(self, step: int, batch: Any) -> None:
-        """Count a batch that was just seen; the count is recorded with what else is read of the step."""
+        """Count a batch that was just seen; the count is recorded with what else is read of a step."""
         sample = sample_of(batch)
         if sample is None:
             return
-        is_recorded = bool(self._sampling.depth)
 
         def rows(values: list[float]) -> list[Row]:
+            before = self._repeats.in_a_row
             self._repeats.count(values)
-            count = Row(step, "", q.REPEATED_BATCHES, float(self._repeats.in_a_row), "batches")
-            return [count] if is_recorded else []
+            count = self._repeats.in_a_row
+            is_new = not count or not before or step % (10 * EVERY) == 0
+            return [Row(step, "", q.REPEATED_BATCHES, float(count), "batches")] if is_new else []
 
         if sample.device.type == "cpu":
-            self._rows += rows(sample.tolist())
+            self._turns.rows += rows(sample.tolist())
         else:
-            self._readings.add(sample, rows)
-
-    def _collect(self, step: int, ran: float | None) -> None:
-        self._rows += self._sampling.collect(step)
-        if self._sampling.depth == EVERYTHING:
-            self._rows.append(Row(step, "", q.RECORDING_SHARE, self._allowance.share, ""))
-            if ran is not None:
-                self._rows.append(Row(step, "", q.STEP_TIME, ran, "s"))
-
-    def _judge(self, *, wait: bool = False) -> None:
-        self._fetch(wait=wait)
-        self._logbook.judge(self._step)
-
-    def _fetch(self, *, wait: bool = True) -> None:
-        rows, self._rows = self._rows, []
-        self._logbook.add([*rows, *self._readings.fetch(wait=wait)])
-
-    def _plan(self, step: int, is_alarming: bool) -> None:
-        """Decide what is read of the coming step."""
-        if is_alarming or self._allowance.is_turn(EVERYTHING, step):
-            self._sampling.plan(EVERYTHING)
-        elif self._allowance.is_turn(GRADIENTS, step):
-            self._sampling.plan(GRADIENTS)
-        elif self._sampling.depth:
-            self._sampling.plan("")
-
-    def _charge(self, part: str, function: Callable[[], Any], already: float = 0.0) -> None:
-        """Run a part, and charge it for the time it took."""
-        began = self._clock()
-        function()
-        seconds = max(0.0, self._clock() - began) + already
-        self._charged += seconds
-        self._allowance.charge(part, seconds, self._step)
+            self._readings.add(sample.float(), rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,7 @@ from wellcond.errors import MissingExtra
 from wellcond.recording.directory import findings_log
 from wellcond.recording.directory import manifest as manifests
 from wellcond.recording.directory.lock import is_locked
-from wellcond.recording.directory.reading import read_rows
+from wellcond.recording.directory.reading import EndsReader, Recorded, read_rows
 from wellcond.recording.directory.run_directory import ROWS
 from wellcond.recording.history import EMPTY, History, Series
 from wellcond.results import Result, Row
@@ -159,9 +159,50 @@ def read_run(path: str | Path) -> Run:
         ('running', 2, [2.3, 2.1])
     """
     folder = Path(path).expanduser().absolute()
+    return _read(folder, lambda: read_rows(folder / ROWS))
+
+
+class Follower:
+    """Reads a run again and again while it is written: each file once, so that a long run opens and renews at once.
+
+    Args:
+        path: The folder that `Recorder` was called with.
+
+    Example:
+        >>> import tempfile
+        >>> from wellcond.recording.directory.run_directory import RunDirectory
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     directory, follower = RunDirectory.open(folder, {}), Follower(folder)
+        ...     directory.append([Row(1, "", "training_loss", 2.3, "")])
+        ...     before = follower.read().last_step
+        ...     directory.append([Row(2, "", "training_loss", 2.1, "")])
+        ...     after = follower.read().last_step
+        ...     directory.close()
+        >>> before, after
+        (1, 2)
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._folder = Path(path).expanduser().absolute()
+        self._reader = EndsReader()
+        self._lives = 0
+
+    def read(self) -> Run:
+        """The run as it is now: all of the whole network, and of each layer only what its files end with."""
+        return _read(self._folder, self._rows)
+
+    def _rows(self) -> Recorded:
+        lives = len(manifests.read_manifest(self._folder)["lives"])
+        if lives != self._lives:  # a resumed run may have dropped rows
+            self._reader = EndsReader()
+        self._lives = lives
+        return read_rows(self._folder / ROWS, self._reader)
+
+
+def _read(folder: Path, read: Callable[[], Recorded]) -> Run:
     is_written = is_locked(folder)
     manifest = manifests.read_manifest(folder)
-    recorded = read_rows(folder / ROWS)
+    recorded = read()
     events, damaged = findings_log.read_lines(folder)
     cut = (f"{damaged} line{'s' * (damaged > 1)} of {findings_log.NAME} left out: damaged.",) if damaged else ()
     return Run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from wellcond.results import quantities as q
 
 Depth = Literal["", "gradients", "everything"]
 """How much is read of a step, besides its loss and rate."""
+NOTHING: Final = ""
+GRADIENTS: Final = "gradients"
+EVERYTHING: Final = "everything"
 
 
 class Sampling:
@@ -37,6 +40,7 @@ class Sampling:
     Attributes:
         layout: Layers of the model.
         depth: What is read of the coming step.
+        has_scaler: Whether the scaler of losses is known.
     """
 
     def __init__(
@@ -49,10 +53,11 @@ class Sampling:
         mishaps: Mishaps,
     ) -> None:
         self.layout = Layout(model)
-        self.depth: Depth = ""
+        self.depth: Depth = NOTHING
         self.steps = [StepWatch(each, self.layout, mishaps.guard) for each in optimizers]
-        self.backwards = BackwardWatch(self._parameters, mishaps.guard)
+        self.backwards = BackwardWatch(self._parameters, self._scale, mishaps.guard)
         self.activations = ActivationWatch(model, mishaps.guard) if calls_are_seen else None
+        self.has_scaler = scaler is not None
         self._scaler = scaler
         self._readings = readings
         self._last: dict[tuple[str, str], float] = {}
@@ -60,7 +65,7 @@ class Sampling:
     @property
     def optimizer_steps(self) -> int:
         """Steps that all optimizers have taken."""
-        return sum(watch.steps for watch in self.steps)
+        return sum([watch.steps for watch in self.steps])
 
     @property
     def order(self) -> list[str]:
@@ -68,12 +73,28 @@ class Sampling:
         seen = [] if self.activations is None else self.activations.outputs.started
         return list(dict.fromkeys([*seen, *self.layout.layers]))
 
+    @property
+    def before(self) -> dict[Tensor, Tensor]:
+        """Every parameter with its values before the last step, if that was copied; empty if not, or not of all."""
+        copied = {p: values for watch in self.steps for p, values in watch.before}
+        return copied if len(copied) == len(self._parameters()) else {}
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter."""
+        return self._parameters()[0].device
+
+    def unseen(self, rows: Sequence[Row]) -> list[Row]:
+        """Rows of layers and quantities that hooks have never seen."""
+        known = set() if self.activations is None else self.activations.outputs.known
+        return [row for row in rows if (row.layer, row.quantity) not in known]
+
     def plan(self, depth: Depth) -> None:
         """Choose what is read of the coming step, and put hooks where they are needed."""
         self.depth = depth
         for watch in self.steps:
-            watch.want(gradients=depth != "", weights=depth == "everything")
-        if depth == "everything":
+            watch.want(gradients=depth != NOTHING, weights=depth == EVERYTHING)
+        if depth == EVERYTHING:
             self.backwards.begin()
             if self.activations is not None:
                 self.activations.begin()
@@ -98,23 +119,28 @@ class Sampling:
         if changed:
             whole = sum(len(watch.parameters()) for watch in self.steps)
             self._readings.add(*update_reading(step, changed, sum(len(each.layers) for each in changed) == whole))
-        if self.depth == "everything":
-            passes = self.backwards.reading(step, self._scale())
+        if self.depth == EVERYTHING:
+            passes = self.backwards.reading(step)
             calls = None if self.activations is None else self.activations.outputs.reading(step)
             for reading in (passes, calls):
                 if reading is not None:
                     self._readings.add(*reading)
-        return self.settings(step) if self.depth == "everything" else []
+        return self.settings(step) if self.depth == EVERYTHING else []
+
+    @property
+    def has_new_rates(self) -> bool:
+        """Whether learning rates may have changed."""
+        return any(watch.has_new_rates for watch in self.steps)
 
     def rates(self, step: int) -> list[Row]:
         """The largest learning rate of all groups in the step that was taken, if it has changed."""
         rates = [lr for watch in self.steps for lr in watch.rates]
-        if any(isinstance(lr, Tensor) and lr.device.type != "cpu" for lr in rates):
-            if self.depth:
-                largest = torch.stack([torch.as_tensor(lr) for lr in rates]).max()
-                self._readings.add(largest, lambda values: self._if_new(step, "", q.LR, values[0], "lr"))
-            return []
-        return self._if_new(step, "", q.LR, max(map(float, rates)), "lr") if rates else []
+        if not any(isinstance(lr, Tensor) for lr in rates):
+            return self._if_new(step, "", q.LR, max(map(float, rates)), "lr")
+        if self.depth:  # a tensor, for a fused or captured step, may be on a GPU
+            largest = torch.stack([torch.as_tensor(lr).detach() for lr in rates]).max()
+            self._readings.add(largest, lambda values: self._if_new(step, "", q.LR, values[0], "lr"))
+        return []
 
     def settings(self, step: int) -> list[Row]:
         """Momentum, rates of layers where groups differ, and the loss scale; each if it has changed."""
@@ -129,10 +155,20 @@ class Sampling:
                 layers = dict.fromkeys(self.layout.layer_of(p) for p in group["params"])
                 for layer in filter(None, layers):
                     rows += self._if_new(step, layer, q.LR, float(group["lr"]), "lr")
-        scale = self._scale()
+        scale = self.backwards.scale
         if isinstance(scale, Tensor):
             self._readings.add(scale, lambda values: self._if_new(step, "", q.LOSS_SCALE, values[0], ""))
         return rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """Settings that were last recorded, and what is read of the coming step."""
+        return {"last": [(*key, value) for key, value in self._last.items()], "depth": self.depth}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self._last = {(layer, quantity): value for layer, quantity, value in state["last"]}
+        self.end()
+        self.plan(state["depth"])
 
     def _scale(self) -> Tensor | float | None:
         """What losses are multiplied with; None if half precision is used, and no scaler is known."""

@@ -3,8 +3,23 @@
 Importing this package registers how each type of result is shown (`wellcond.results.rendering`).
 """
 
-from wellcond.report import races, run_text, text
+from wellcond.report import comparisons, races, run_text, text
 from wellcond.report.figures import activations, curves, landscape, rates, spectra
 from wellcond.report.html import page
+from wellcond.report.html.run import comparison_page
+from wellcond.report.html.run import page as run_page
 
-__all__ = ["activations", "curves", "landscape", "page", "races", "rates", "run_text", "spectra", "text"]
+__all__ = [
+    "activations",
+    "comparison_page",
+    "comparisons",
+    "curves",
+    "landscape",
+    "page",
+    "races",
+    "rates",
+    "run_page",
+    "run_text",
+    "spectra",
+    "text",
+]

@@ -64,19 +64,19 @@ def new_table(**options: Any) -> Table:
 
 def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print the assessment, the findings, where they are in the model, and then the numbers."""
-    show_findings(diagnosis, console)
+    show_findings(diagnosis.assessment(), diagnosis.findings, console)
     if any(by_layer(diagnosis.findings).keys() - {""}):
         show_tree(model_tree(diagnosis.modules, diagnosis.findings), console)
     show_numbers(diagnosis, console)
 
 
-def show_findings(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the assessment in a frame of its color, and every finding."""
-    severity = worst(diagnosis.findings)
-    _show_framed(diagnosis.assessment(), None if severity == "note" else severity, console)
-    for finding in diagnosis.findings:
+def show_findings(verdict: str, findings: Sequence[Finding], console: Console) -> None:
+    """Print the verdict in a frame of its color, and every finding."""
+    severity = worst(findings)
+    _show_framed(verdict, None if severity == "note" else severity, console)
+    for finding in findings:
         console.print()
-        _show_finding(finding, console, with_summary=not is_quoted(finding, diagnosis.findings))
+        _show_finding(finding, console, with_summary=not is_quoted(finding, findings))
 
 
 def show_code(code: str, console: Console) -> None:
@@ -90,6 +90,8 @@ def _show_finding(finding: Finding, console: Console, *, with_summary: bool) -> 
     head = Text.assemble((f" {finding.severity.upper()} ", f"bold reverse {color}"), " ", (finding.rule, "bold"))
     if finding.layer:
         head.append(" at ").append(named(finding.layer), style=f"bold {color}")
+    if finding.when:
+        head.append(f", {finding.when}")
     console.print(head.append(f"  {finding.basis}", style="dim"))
     if with_summary:
         _show_indented(Text(clipped(finding.summary)), console)

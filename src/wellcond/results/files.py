@@ -44,7 +44,8 @@ def write_atomically(path: str | Path, content: bytes, *, is_durable: bool = Fal
     Args:
         path: The file.
         content: What it will hold.
-        is_durable: Whether to wait until it is on the disk, where a power cut cannot take it.
+        is_durable: Whether to wait until the content is on the disk before it gets its name: a power cut then leaves
+            the old file or the new one.
 
     Returns:
         The file that was written, links followed.
@@ -71,21 +72,9 @@ def write_atomically(path: str | Path, content: bytes, *, is_durable: bool = Fal
                     os.chown(temporary, old.st_uid, old.st_gid)
                 temporary.chmod(stat.S_IMODE(old.st_mode))
             os.replace(temporary, target)
-            if is_durable:
-                _sync_folder(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
     return target
-
-
-def _sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk; Windows has no way to, and does it by itself."""
-    if os.name != "nt":
-        file = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
 
 
 def _status(path: Path) -> os.stat_result | None:

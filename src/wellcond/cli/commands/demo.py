@@ -153,7 +153,7 @@ def demo(
         console.print(Text(result.title, style="bold"))
         console.print(f"{width} ReLUs per layer, LeCun initialization, SGD with lr {LR:g}\n")
         console.print(Text("What is wrong: wc.diagnose(problem, optimizer)", style="bold"))
-        show_findings(diagnosis, console)
+        show_findings(diagnosis.assessment(), diagnosis.findings, console)
         show_failures(diagnosis, console)
         console.print(Text("\nWhat helps: wc.treat(problem, optimizer)", style="bold"))
         show_treatment(treatment, console)

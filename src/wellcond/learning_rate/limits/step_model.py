@@ -213,7 +213,9 @@ def _moved(problem: Problem, optimizer: Optimizer, gradients: Gradients) -> Iter
         weight_decay = float(group["weight_decay"])
         decay, shrinkage = (0.0, weight_decay) if is_decoupled(optimizer, group) else (weight_decay, 0.0)
         state = optimizer.state.get(p, {})
-        response, divisor = rule(group, state, sign * gradient.double() + decay * p.detach().double())
+        if not state.get("step", len(state)):  # the preconditioner of a first step comes from the gradient itself
+            gradient = sign * gradient.double() + decay * p.detach().double()
+        response, divisor = rule(group, state, gradient)
         diagonal = torch.as_tensor(divisor, dtype=torch.float64, device=p.device)
         if not bool((torch.isfinite(diagonal) & (diagonal > 0)).all()):
             raise NonFinite(NO_PRECONDITIONER.format(optimizer=type(optimizer).__name__, name=name))

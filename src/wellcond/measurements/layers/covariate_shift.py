@@ -211,14 +211,14 @@ def _layer_shifts(
     problem: Problem, layer: Layer, gradients: Gradients, changed: Gradients
 ) -> tuple[GradientShift, dict[str, GradientShift]]:
     """The shift of a layer, and the shifts of its parameters under all of their names."""
-    products = {name: _products(p, gradients[name], changed[name]) for name, p in layer.params.items()}
-    own = {p: _shift(name, products[name]) for name, p in layer.params.items()}
+    products = {name: inner_products(p, gradients[name], changed[name]) for name, p in layer.params.items()}
+    own = {p: gradient_shift(name, products[name]) for name, p in layer.params.items()}
     every = problem.model.named_parameters(remove_duplicate=False)
-    whole = _shift(layer.name, torch.stack(list(products.values())).sum(0), layer.notes)
+    whole = gradient_shift(layer.name, torch.stack(list(products.values())).sum(0), layer.notes)
     return whole, {full: own[p] for full, p in every if p in own}
 
 
-def _products(p: Tensor, gradient: Tensor | None, changed: Tensor | None) -> Tensor:
+def inner_products(p: Tensor, gradient: Tensor | None, changed: Tensor | None) -> Tensor:
     """(‖G − G'‖², ⟨G, G'⟩, ‖G‖², ‖G'‖²) of one parameter, (4,), in double precision."""
     g, g_new = (torch.zeros_like(p) if t is None else t for t in (gradient, changed))
     g, g_new = g.detach().double().flatten(), g_new.detach().double().flatten()
@@ -226,7 +226,8 @@ def _products(p: Tensor, gradient: Tensor | None, changed: Tensor | None) -> Ten
     return torch.stack([difference @ difference, g @ g_new, g @ g, g_new @ g_new])
 
 
-def _shift(name: str, products: Tensor, notes: Sequence[str] = ()) -> GradientShift:
+def gradient_shift(name: str, products: Tensor, notes: Sequence[str] = ()) -> GradientShift:
+    """The shift of a layer or parameter, from the sum of its `inner_products`."""
     squared_difference, product, squared, squared_new = products.tolist()
     difference, norm, norm_new = (math.sqrt(square) for square in (squared_difference, squared, squared_new))
     if norm == 0 or norm_new == 0:

@@ -82,13 +82,16 @@ def is_locked(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        return not _take(file)
+        return not _take(file, is_shared=True)
     finally:
         os.close(file)
 
 
-def _take(file: int) -> bool:
-    """Lock an open file if nobody else has; where the file system has no locks, nobody has."""
+def _take(file: int, *, is_shared: bool = False) -> bool:
+    """Lock an open file if nobody else has; where the file system has no locks, nobody has.
+
+    Readers share theirs, so that none takes another one for a writer.
+    """
     try:
         if os.name == "nt":
             import msvcrt
@@ -99,7 +102,7 @@ def _take(file: int) -> bool:
         else:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[attr-defined,unused-ignore]
+            fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)  # type: ignore[attr-defined,unused-ignore]
     except OSError as error:
         return error.errno in WITHOUT_LOCKS
     return True

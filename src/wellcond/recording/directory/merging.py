@@ -14,10 +14,11 @@ from wellcond.recording.directory.segments import Segment, arrow
 if TYPE_CHECKING:
     import pyarrow
 
-FANOUT = 16
-"""Files of one size that are merged into one of the next."""
-LEAST_ROWS = 64
-"""What a file counts at least, so that tiny ones are not many."""
+LEVELS = 3
+FANOUT = 8
+"""Each level of files has this times as many rows as the one below, up to full ones."""
+MOST_FILES = 16
+"""Below the first level, however few rows they have."""
 THINNED_SHARE = 0.8
 """Share of the rows whose series are thinned, those with most rows first; a few rare numbers cost nothing."""
 NEWEST_SHARE = 0.25
@@ -27,16 +28,17 @@ NEWEST_SHARE = 0.25
 def due(segments: Sequence[Segment], full: int) -> int:
     """How many of the newest segments are to be merged; 0 or 1 if none are.
 
-    Sizes grow by factors of `FANOUT` up to `full` rows: the newest files below a size are merged when they add up to
-    it, so that there are at most `FANOUT` of each size, and each row is rewritten once for each.
+    The newest files below a size are merged when they add up to it. Sizes are `full` rows, an eighth and a sixty-fourth
+    of it, so that few files wait at each, and each row is rewritten once for each.
     """
-    sizes = [full // FANOUT**level for level in range(4)]
-    for size in (size for size in sizes if size >= LEAST_ROWS):
+    sizes = [full // FANOUT**level for level in range(LEVELS)]
+    least = sizes[-1] // MOST_FILES
+    for size in sizes:
         count = total = 0
         for segment in reversed(segments):
-            if segment.rows >= size or segment.thinned != segments[-1].thinned:
+            if segment.rows >= size or (count and not segment.is_before(segments[-count])):
                 break
-            count, total = count + 1, total + max(segment.rows, LEAST_ROWS)
+            count, total = count + 1, total + max(segment.rows, least)
         if total >= size:
             return count
     return 0
@@ -48,8 +50,8 @@ def to_thin(segments: Sequence[Segment], full: int) -> slice:
     older = sum(size > NEWEST_SHARE * newer[0] for size in newer) - 1
     candidates = segments[: max(older, 1)]
     start = min(range(len(candidates)), key=lambda i: candidates[i].thinned)
-    end, rows = start, 0
-    while end < len(candidates) and rows < 2 * full and candidates[end].thinned == candidates[start].thinned:
+    end, rows = start + 1, candidates[start].rows
+    while end < len(candidates) and rows < 2 * full and candidates[end - 1].is_before(candidates[end]):
         rows += candidates[end].rows
         end += 1
     return slice(start, end)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wellcond.recording.directory.segments import LISTINGS, NAME, covers, listed, read_table
+from wellcond.recording.directory.segments import LISTINGS, NAME, TEXTS, covers, listed, read_table
 from wellcond.recording.history import EMPTY, Columns, History, Series
 
 if TYPE_CHECKING:
@@ -31,9 +31,14 @@ class Recorded:
     notes: tuple[str, ...]
 
 
-def read_rows(folder: Path) -> Recorded:
-    """Read all files of rows; those that are damaged, or are not ours, are left out and named."""
-    reader = _Reader()
+def read_rows(folder: Path, reader: Reader | None = None) -> Recorded:
+    """Read all files of rows; those that are damaged, or are not ours, are left out and named.
+
+    Args:
+        folder: The folder of these files.
+        reader: One that has read some of them before, which it does not read again.
+    """
+    reader = reader or Reader()
     parts, notes = _parts(folder, reader)
     foreign = sorted(path.name for path in folder.glob("*.parquet") if not NAME.fullmatch(path.name))
     notes += [f"{name} was left out: it is no file of this run." for name in foreign]
@@ -46,9 +51,8 @@ def read_rows(folder: Path) -> Recorded:
     )
 
 
-def _parts(folder: Path, reader: _Reader) -> tuple[list[_Part], list[str]]:
+def _parts(folder: Path, reader: Reader) -> tuple[list[Part], list[str]]:
     """The rows of every file that no other one covers. A file that was merged meanwhile is read as what it became."""
-    parts: dict[Path, _Part] = {}
     damaged: dict[Path, str] = {}
     current: list[Path] = []
     for _ in range(LISTINGS):
@@ -58,7 +62,8 @@ def _parts(folder: Path, reader: _Reader) -> tuple[list[_Part], list[str]]:
                 if path in damaged or (current and covers(current[-1], path)):
                     continue
                 try:
-                    parts[path] = parts[path] if path in parts else reader.read(path)
+                    if path not in reader.parts:
+                        reader.parts[path] = reader.read(path)
                     current.append(path)
                 except FileNotFoundError:
                     raise
@@ -67,31 +72,40 @@ def _parts(folder: Path, reader: _Reader) -> tuple[list[_Part], list[str]]:
         except FileNotFoundError:
             continue
         break
-    return [parts[path] for path in current], list(damaged.values())
+    reader.parts = {path: reader.parts[path] for path in current}
+    return list(reader.parts.values()), list(damaged.values())
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """The rows of one file, and the times at which they were written, by the first of their steps."""
 
     columns: Columns
     times: Series
 
 
-class _Reader:
-    """Reads files, and numbers the series in them in the order in which they first come."""
+class Reader:
+    """Reads files, and numbers the series in them in the order in which they first come.
+
+    Attributes:
+        parts: What was read of each file.
+        series: Number of each quantity and layer.
+        units: Unit of each quantity.
+    """
 
     def __init__(self) -> None:
+        self.parts: dict[Path, Part] = {}
         self.series: dict[tuple[str, str], int] = {}
         self.units: dict[str, str] = {}
 
-    def read(self, path: Path) -> _Part:
-        table = read_table(path).unify_dictionaries().combine_chunks()
+    def read(self, path: Path) -> Part:
+        """The rows of one file."""
+        table = read_table(path, dictionaries=TEXTS).unify_dictionaries().combine_chunks()
         quantities, layers, units = (_indices(table, name) for name in ("quantity", "layer", "unit"))
         steps, values, times = (table[name].to_numpy() for name in ("step", "value", "time"))
         changes = np.flatnonzero(np.diff(times, prepend=np.nan))
         first = _first_of_each(quantities[0], len(quantities[1]))
         self.units |= {quantities[1][i]: units[1][units[0][row]] for i, row in first.items()}
-        return _Part(Columns(steps, values, self._numbered(quantities, layers)), Series(steps[changes], times[changes]))
+        return Part(Columns(steps, values, self._numbered(quantities, layers)), Series(steps[changes], times[changes]))
 
     def _numbered(self, quantities: Coded, layers: Coded) -> NDArray[np.int32]:
         """The number of each row's series."""
@@ -102,6 +116,18 @@ class _Reader:
             numbers[code] = self.series.setdefault((quantities[1][quantity], layers[1][layer]), len(self.series))
         numbered: NDArray[np.int32] = numbers[local]
         return numbered
+
+
+class EndsReader(Reader):
+    """Of the whole network it reads everything, and of layers only the last number of each series in a file."""
+
+    def read(self, path: Path) -> Part:
+        (steps, values, series), times = super().read(path)
+        stays = np.array([not layer for _, layer in self.series], bool)[series]
+        last = np.full(len(self.series), -1)
+        last[series] = np.arange(len(series))  # of equal places the last one counts
+        stays[last[last >= 0]] = True
+        return Part(Columns(steps[stays], values[stays], series[stays]), times)
 
 
 Coded = tuple[NDArray[np.int32], list[str]]

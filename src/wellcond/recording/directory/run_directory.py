@@ -39,8 +39,6 @@ ROWS_SHARE = 7 / 8
 """Share of the bound for rows; the rest is for temporary files and the manifest."""
 BYTES_OF_FULL = 1024
 """Bytes of the bound for each row of a full segment: it takes less than a hundredth of the bound."""
-LARGE = 2**14
-"""Rows of a segment that is worth waiting for the disk."""
 ATTEMPTS = 32
 """Times that rows are thinned after one append, over once for each file: one append alone may exceed the bound."""
 WAITING_ROWS = 200_000
@@ -76,7 +74,7 @@ class RunDirectory:
         self._segments = segments
         self._started = time.time(), time.monotonic()
         self._full = self.manifest["max_bytes"] // BYTES_OF_FULL
-        self._next = max(map(last_number, listed(path / ROWS)), default=0) + 1
+        self._next = _next_number(path)
         self._waiting: list[pyarrow.Table] = []
         self._waiting_lines: list[bytes] = []
 
@@ -102,7 +100,6 @@ class RunDirectory:
         if max_bytes < LEAST_BYTES:
             raise OutputError(f"max_bytes={max_bytes} is too small for a run; it takes {LEAST_BYTES} at least.")
         folder = Path(path).expanduser().absolute()
-        _check_ours(folder)
         with naming(folder):
             (folder / ROWS).mkdir(parents=True, exist_ok=True)
         lock = Lock(folder)
@@ -142,21 +139,13 @@ class RunDirectory:
         table = as_table(rows, self._now())
         if table.num_rows:
             self._waiting.append(table)
-        self._lock.check()
-        self._write_waiting_lines()
-        if not self._waiting:
-            return
         try:
-            segment = self._write(self._next, self._next, self._taken())
+            self._lock.check()
+            self._write_waiting_rows()
+            self._write_waiting_lines()
         except OutputError:
             self._shrink_waiting()
             raise
-        self._waiting.clear()
-        self._segments.append(segment)
-        self._next += 1
-        # what fails here is tried again after the next append; nothing is lost
-        with contextlib.suppress(OutputError):
-            self._tidy()
 
     def append_findings(self, events: Iterable[FindingEvent]) -> None:
         """Write that findings began or ended.
@@ -164,8 +153,7 @@ class RunDirectory:
         Raises:
             OutputError: They could not be written. They wait in memory for the next call.
         """
-        now = self._now()
-        self._waiting_lines += [findings_log.as_line(event, now) for event in events]
+        self._waiting_lines += [findings_log.as_line(event, self._now()) for event in events]
         del self._waiting_lines[:-WAITING_LINES]
         self._lock.check()
         self._write_waiting_lines()
@@ -192,6 +180,7 @@ class RunDirectory:
                 else:
                     segment.path.unlink()
                     del self._segments[place]
+            self._next = _next_number(self.path)
             events, _ = findings_log.read_lines(self.path)
             findings_log.rewrite(self.path, (event for event in events if event["step"] <= step))
             self.manifest["lives"][-1]["first_step"] = min(step + 1, self.manifest["lives"][-1]["first_step"])
@@ -219,16 +208,25 @@ class RunDirectory:
         wall, ticks = self._started
         return wall + time.monotonic() - ticks
 
-    def _taken(self) -> pyarrow.Table:
-        return arrow()[0].concat_tables(self._waiting)
+    def _write_waiting_rows(self) -> None:
+        if not self._waiting:
+            return
+        segment = self._write(self._next, self._next, arrow()[0].concat_tables(self._waiting))
+        self._waiting.clear()
+        self._segments.append(segment)
+        self._next += 1
+        with contextlib.suppress(OutputError):  # nothing is lost; it is tried again after the next append
+            self._tidy()
 
     def _shrink_waiting(self) -> None:
         if sum(table.num_rows for table in self._waiting) > WAITING_ROWS:
-            self._waiting = [merging.thin(self._taken(), is_first=not self._segments)]
+            self._waiting = [merging.thin(arrow()[0].concat_tables(self._waiting), is_first=not self._segments)]
 
     def _write(self, first: int, last: int, table: pyarrow.Table, *, thinned: int = 0) -> Segment:
-        is_large = table.num_rows >= min(LARGE, self._full)
-        return write_segment(self.path / ROWS, first, last, table, thinned=thinned, is_large=is_large)
+        # the sources of a merge, on the disk for long, are removed; one append is not worth the wait
+        return write_segment(
+            self.path / ROWS, first, last, table, thinned=thinned, is_durable=first != last or thinned > 0
+        )
 
     def _write_waiting_lines(self) -> None:
         if not self._waiting_lines:
@@ -255,8 +253,15 @@ class RunDirectory:
     def _replace(self, place: slice, *, is_thinned: bool = False) -> None:
         """Merge neighbors into one file, and thin it if asked for; then remove those it covers."""
         sources = self._segments[place]
+        tables = []
+        for source in sources:
+            try:
+                tables.append(source.read())
+            except (OSError, ValueError):  # deleted or damaged: readers name it, and the others go on without it
+                self._segments.remove(source)
+                return
         with naming(self.path):
-            table = arrow()[0].concat_tables([source.read() for source in sources], promote_options="default")
+            table = arrow()[0].concat_tables(tables)
             if is_thinned:
                 table = merging.thin(table, is_first=place.start == 0)
             thinned = max(source.thinned for source in sources) + is_thinned
@@ -265,18 +270,6 @@ class RunDirectory:
             for source in sources:
                 if source.path != merged.path:
                     source.path.unlink()
-
-
-def _check_ours(folder: Path) -> None:
-    """Refuse a folder that holds other things, or is none."""
-    with naming(folder):
-        if folder.exists() and not folder.is_dir():
-            raise OutputError(f"{folder} is a file; name a folder for the run.")
-        ours = {manifest.NAME, findings_log.NAME, ROWS, "run.lock"}
-        if folder.exists() and not (folder / manifest.NAME).exists():
-            foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in ours)
-            if foreign:
-                raise OutputError(f"{folder} holds other files ({foreign[0]}) and no run; name a folder of its own.")
 
 
 def _recovered(folder: Path) -> list[Segment]:
@@ -294,3 +287,8 @@ def _recovered(folder: Path) -> list[Segment]:
         else:
             segments.append(segment)
     return segments
+
+
+def _next_number(folder: Path) -> int:
+    """The number of the next append, after those of all files, damaged ones included."""
+    return max(map(last_number, listed(folder / ROWS)), default=0) + 1

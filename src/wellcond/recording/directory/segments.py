@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     import pyarrow
 
 NAME = re.compile(r"(\d{6,})-(\d{6,})\.parquet")
-TEXTS = ["layer", "quantity", "unit"]
-COLUMNS = ["time", "step", "layer", "quantity", "value", "unit"]
+TEXT = "BYTE_ARRAY"
+TYPES = {"time": "DOUBLE", "step": "INT64", "layer": TEXT, "quantity": TEXT, "value": "DOUBLE", "unit": TEXT}
+"""How Parquet stores each column."""
+COLUMNS = list(TYPES)
+TEXTS = [name for name, kind in TYPES.items() if kind == TEXT]
 THINNED = b"wellcond.thinned"
 """Metadata of a file: how many times every second step of its rows was dropped."""
+SMALL = 2**12
+"""Rows of a file that stays in memory too, for the merge that comes soon."""
 LISTINGS = 20
 """Attempts to list a folder that a writer changes at the same time."""
 
@@ -48,8 +53,12 @@ class Segment:
     last_step: int
     table: pyarrow.Table | None = field(default=None, repr=False, compare=False)
 
+    def is_before(self, other: Segment) -> bool:
+        """Whether the two can be merged: thinned alike, with nothing in between, not even a damaged file."""
+        return self.thinned == other.thinned and self.last + 1 == other.first
+
     def read(self) -> pyarrow.Table:
-        """Its rows, on this thread alone: a training may be using the others."""
+        """Its rows, read on this thread alone: a training may be using the others."""
         return read_table(self.path, use_threads=False) if self.table is None else self.table
 
 
@@ -77,11 +86,20 @@ def as_table(rows: Iterable[Row], time: float) -> pyarrow.Table:
 
 
 def write_segment(
-    folder: Path, first: int, last: int, table: pyarrow.Table, *, thinned: int = 0, is_large: bool = False
+    folder: Path, first: int, last: int, table: pyarrow.Table, *, thinned: int = 0, is_durable: bool = False
 ) -> Segment:
     """Write one file; raises `OutputError` if it cannot be written, and then there is none.
 
-    A small one stays in memory too, since it is merged soon. A large one is on the disk when this returns.
+    Args:
+        folder: Where the files are.
+        first: Number of the first append whose rows it holds.
+        last: Number of the last one.
+        table: The rows.
+        thinned: How many times every second step was dropped.
+        is_durable: Whether to wait until it is on the disk.
+
+    Returns:
+        The segment; a small one, which is merged soon, with its rows.
     """
     pa, parquet = arrow()
     content = pa.BufferOutputStream()
@@ -95,32 +113,46 @@ def write_segment(
     )
     path = folder / f"{first:06d}-{last:06d}.parquet"
     buffer = content.getvalue()
-    write_atomically(path, buffer, is_durable=is_large)
+    write_atomically(path, buffer, is_durable=is_durable)
     last_step = int(table["step"].to_numpy().max(initial=0))
-    return Segment(path, first, last, table.num_rows, buffer.size, thinned, last_step, None if is_large else table)
+    in_memory = table if table.num_rows < SMALL else None
+    return Segment(path, first, last, table.num_rows, buffer.size, thinned, last_step, in_memory)
 
 
-def read_table(source: Path, *, use_threads: bool = True) -> pyarrow.Table:
-    """The rows of a file, with names as indices into dictionaries; raises `ValueError` or `OSError` if it has none."""
+def read_table(path: Path, *, dictionaries: Sequence[str] = (), use_threads: bool = True) -> pyarrow.Table:
+    """The rows of a file; raises `ValueError` or `OSError` if it has none.
+
+    Args:
+        path: The file.
+        dictionaries: Columns of names to be read as indices into dictionaries.
+        use_threads: Whether columns are read at the same time.
+    """
     pa, parquet = arrow()
-    with parquet.ParquetFile(source, read_dictionary=TEXTS) as file:
-        table = file.read(use_threads=use_threads)
-    if table.column_names != COLUMNS or not pa.types.is_integer(table.schema.field("step").type):
-        raise ValueError("its columns are not those of a run")
-    return table
+    # opened once: a writer may put another file in its place
+    with pa.OSFile(str(path)) as source:
+        metadata = _metadata(source)
+        file = parquet.ParquetFile(source, metadata=metadata, read_dictionary=list(dictionaries))
+        return file.read(use_threads=use_threads)
 
 
 def open_segment(path: Path) -> Segment:
     """What the end of a file says about it, without its rows; raises `ValueError` or `OSError` if it is damaged."""
     first, last = _numbers(path)
-    metadata = arrow()[1].read_metadata(path)
-    names = metadata.schema.names
-    if names != COLUMNS:
-        raise ValueError("its columns are not those of a run")
-    steps = [metadata.row_group(i).column(names.index("step")).statistics for i in range(metadata.num_row_groups)]
+    metadata = _metadata(path)
+    place = COLUMNS.index("step")
+    steps = [metadata.row_group(i).column(place).statistics for i in range(metadata.num_row_groups)]
     thinned = int((metadata.metadata or {}).get(THINNED, 0))
     last_step = max((each.max for each in steps if each is not None and each.has_min_max), default=0)
     return Segment(path, first, last, metadata.num_rows, path.stat().st_size, thinned, last_step)
+
+
+def _metadata(source: Any) -> Any:
+    """The end of a file, which says what it holds; raises `ValueError` if this is not rows of a run."""
+    metadata = arrow()[1].read_metadata(source)
+    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    if {column.name: column.physical_type for column in columns} != TYPES:
+        raise ValueError("its columns are not those of a run")
+    return metadata
 
 
 def listed(folder: Path) -> list[Path]:

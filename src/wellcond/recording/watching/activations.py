@@ -32,6 +32,7 @@ class Outputs:
 
     Attributes:
         started: Names of the layers that were seen, in the order of their calls.
+        known: Layers and quantities that were seen at any step.
         is_half: Whether an output was float16, for which losses are usually scaled.
     """
 
@@ -40,9 +41,11 @@ class Outputs:
         norms = {name: module for name, module in called_modules(model).items() if is_norm(module)}
         self.sized = {**self.weighted, **norms}
         self.started: list[str] = []
+        self.known: set[tuple[str, str]] = set()
         self.is_half = False
         self._numbers: list[tuple[str, str, Tensor]] = []
         self._seen: set[tuple[str, str]] = set()
+        """At this step."""
         self._last = ""
 
     def clear(self) -> None:
@@ -89,6 +92,7 @@ class Outputs:
         if not self._numbers:
             return None
         names = [(name, quantity) for name, quantity, _ in self._numbers]
+        self.known.update(names)
 
         def rows(values: list[float]) -> list[Row]:
             return [Row(step, *each, value, "") for each, value in zip(names, values, strict=True)]

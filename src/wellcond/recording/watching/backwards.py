@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,11 +34,18 @@ class BackwardWatch:
 
     Args:
         parameters: All that are trained, in the model's order.
+        scale: What losses are multiplied with before a backward pass; None if that is not known.
         guard: Around everything that a hook does.
+
+    Attributes:
+        scale: That of the last pass.
     """
 
-    def __init__(self, parameters: Callable[[], Sequence[Tensor]], guard: Guard) -> None:
-        self._parameters, self._guard = parameters, guard
+    def __init__(
+        self, parameters: Callable[[], Sequence[Tensor]], scale: Callable[[], Tensor | float | None], guard: Guard
+    ) -> None:
+        self.scale: Tensor | float | None = 1.0
+        self._parameters, self._scale_now, self._guard = parameters, scale, guard
         self._handles: list[Any] = []
         self._passes: dict[int, _Pass] = {}
         self._unclipped: Tensor | None = None
@@ -48,13 +56,17 @@ class BackwardWatch:
         trained = [p for p in self._parameters() if p.requires_grad]
         places = {0, len(trained) // 2, len(trained) - 1} if trained else ()
         for p in (trained[place] for place in sorted(places)[:FEW_PARAMETERS]):
-            self._handles.append(p.register_hook(lambda g, p=p: self._guard("backward", lambda: self._see(p, g))))
+            on_gradient = functools.partial(self._on_gradient, p)
+            self._handles.append(p.register_hook(on_gradient))  # type: ignore[no-untyped-call]
             self._handles.append(p.register_post_accumulate_grad_hook(self._on_sum))  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Remove the hooks."""
         while self._handles:
             self._handles.pop().remove()
+
+    def _on_gradient(self, p: Tensor, gradient: Tensor) -> None:
+        self._guard("backward passes", lambda: self._see(p, gradient))
 
     @torch.no_grad()
     def _see(self, p: Tensor, gradient: Tensor) -> None:
@@ -69,23 +81,20 @@ class BackwardWatch:
         seen = self._passes.get(torch._C._current_graph_task_id())
         if seen is not None and not seen.adds:
             seen.adds = True
-            torch.autograd.Variable._execution_engine.queue_callback(  # type: ignore[attr-defined]
-                lambda: self._guard("backward", self._after_pass)
+            torch.autograd.Variable._execution_engine.queue_callback(
+                lambda: self._guard("backward passes", self._after_pass)
             )
 
     @torch.no_grad()
     def _after_pass(self) -> None:
+        self.scale = self._scale_now()  # the scaler changes it before the step is over
         gradients = [p.grad for p in self._parameters() if p.grad is not None]
         if gradients and not is_capturing():
             self._unclipped = torch.linalg.vector_norm(norms_of(gradients))
 
-    def reading(self, step: int, scale: Tensor | float | None) -> tuple[Tensor, ToRows] | None:
-        """What was seen; None if no pass added to the gradients of these parameters.
-
-        Args:
-            step: The step.
-            scale: What losses are multiplied with before the backward pass; None if that is not known.
-        """
+    def reading(self, step: int) -> tuple[Tensor, ToRows] | None:
+        """What was seen in a step; None if no pass added to the gradients of these parameters."""
+        scale = self.scale
         passes = [each for each in self._passes.values() if each.adds]
         if not passes or self._unclipped is None:
             return None
@@ -110,4 +119,5 @@ class BackwardWatch:
 
 
 def _joint(norms: Sequence[Tensor]) -> Tensor:
-    return torch.linalg.vector_norm(torch.stack(list(norms)))
+    joint: Tensor = torch.linalg.vector_norm(torch.stack(list(norms)))
+    return joint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from typing import Any
 
@@ -13,22 +14,24 @@ from wellcond.network.calling import tensors_in
 ENTRIES = 32
 """Entries of a batch, spread over all of it, by which it is known again."""
 GOLDEN = 0.6180339887498949
-REMEMBERED = 32
-"""Last batches among which one is looked for."""
+EVERY = 4
+"""Every fourth batch is looked at."""
+REMEMBERED = 8
+"""Batches that were looked at last, among which one is looked for."""
 
 
 class Repeats:
-    """Counts steps in a row whose batch was among the last ones.
+    """Counts steps in a row whose batch was one of the last 32.
 
     Attributes:
-        in_a_row: The number of such steps up to the last batch that was counted.
+        in_a_row: The number of such steps up to the last batch that was looked at.
 
     Example:
         >>> repeats = Repeats()
         >>> for batch in (torch.ones(4), torch.zeros(4), torch.ones(4)):
         ...     repeats.count(sample_of(batch).tolist())
         >>> repeats.in_a_row
-        1
+        4
     """
 
     def __init__(self) -> None:
@@ -38,8 +41,17 @@ class Repeats:
     def count(self, sample: list[float]) -> None:
         """Count a batch, by a sample of it."""
         known = tuple(sample)
-        self.in_a_row = self.in_a_row + 1 if known in self._last else 0
+        self.in_a_row = self.in_a_row + EVERY if known in self._last else 0
         self._last.append(known)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was seen last."""
+        return {"in_a_row": self.in_a_row, "last": list(self._last)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what was seen last."""
+        self.in_a_row = state["in_a_row"]
+        self._last = deque(state["last"], maxlen=REMEMBERED)
 
 
 def sample_of(batch: Any) -> Tensor | None:
@@ -49,6 +61,10 @@ def sample_of(batch: Any) -> Tensor | None:
     if tensor is None or tensor.layout is not torch.strided or not tensor.numel():
         return None
     flat = tensor.detach().reshape(-1)
-    # multiples of the golden ratio: even steps would meet the same pixel of every image, which may be background
-    places = torch.arange(1, ENTRIES + 1, device=flat.device, dtype=torch.float64) * GOLDEN % 1 * flat.numel()
-    return flat[places.long()]
+    return flat[_places(flat.numel(), flat.device)]
+
+
+@functools.lru_cache(maxsize=8)
+def _places(size: int, device: torch.device) -> Tensor:
+    """Multiples of the golden ratio: even steps would meet the same pixel of every image, which may be background."""
+    return (torch.arange(1, ENTRIES + 1, device=device, dtype=torch.float64) * GOLDEN % 1 * size).long()

@@ -47,6 +47,7 @@ class StepWatch:
     Attributes:
         steps: Steps that the optimizer has taken.
         rates: Learning rates of its groups in the last one.
+        has_new_rates: Whether they may be others than in the step before.
         wants_gradients: Whether the gradients of the coming step are read.
         wants_weights: Whether its weights and updates are.
         gradients: Of the last step that was read.
@@ -57,7 +58,8 @@ class StepWatch:
     def __init__(self, optimizer: Optimizer, layout: Layout, guard: Guard) -> None:
         self.optimizer = optimizer
         self.steps = 0
-        self.rates: list[float | Tensor] = []
+        self.rates: list[Any] = []
+        self.has_new_rates = False
         self.wants_gradients = self.wants_weights = False
         self.gradients: Norms | None = None
         self.updates: Norms | None = None
@@ -89,7 +91,10 @@ class StepWatch:
 
     @reads_only
     def _before_step(self, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]  # a scheduler may change them right after
+        rates = [group["lr"] for group in self.optimizer.param_groups]  # a scheduler may change them right after
+        # tensors are not compared, which would wait for a GPU
+        self.has_new_rates = type(rates[0]) is not float or rates != self.rates
+        self.rates = rates
         if self._is_read or not (self.wants_gradients or self.wants_weights):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)

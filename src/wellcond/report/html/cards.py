@@ -84,9 +84,10 @@ def anchor(index: int, key: str = "") -> str:
 
 def _card(finding: Finding, identity: str, *, with_summary: bool) -> str:
     layer = f" <code>{escape(named(finding.layer))}</code>" if finding.layer else ""
+    steps = f'<span class="when">{finding.when}</span>' if finding.when else ""
     parts = [
         f'<header><span class="pill {finding.severity}">{finding.severity}</span>'
-        f"<h3>{escape(finding.rule)}{layer}</h3>"
+        f"<h3>{escape(finding.rule)}{layer}</h3>{steps}"
         f'<small title="{BASIS_MEANINGS[finding.basis]}">{finding.basis}</small></header>',
         f'<p class="summary">{escape(finding.summary)}</p>' if with_summary else "",
         "".join(strip_plot(strip) for strip in strips(finding)),

@@ -1,4 +1,4 @@
-"""An HTML file that holds everything it needs: its style, its plots and the library that draws them."""
+"""An HTML file that holds everything it needs: its style, its data, and the scripts that draw them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import html
 import json
 from collections.abc import Mapping
 from importlib.resources import files
+from typing import Any
 
 from wellcond.errors import MissingExtra
-from wellcond.report.html import cards
 from wellcond.report.html.plots import Plot
+
+STYLES = ("page.css", "cards.css")
+"""Style sheets of every page."""
 
 
 def placed(drawn: Mapping[str, Plot], plots: dict[str, Plot]) -> str:
@@ -23,28 +26,51 @@ def placed(drawn: Mapping[str, Plot], plots: dict[str, Plot]) -> str:
 
 
 def document(title: str, body: str, plots: Mapping[str, Plot]) -> str:
-    """The whole file, with everything it needs in it."""
+    """The whole file, with everything that plotly needs to draw its plots."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise MissingExtra("plotly", "report") from error
-    here = files("wellcond.report.html")
-    # "<" could end the script that holds the plots
-    data = json.dumps(plots, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    data = (
+        f'<script>{get_plotlyjs()}</script>\n<script type="application/json" id="figures">{json_text(plots)}</script>'
+    )
+    return bare_document(title, body, data=data, scripts=("page.js",))
+
+
+def bare_document(
+    title: str, body: str, *, data: str = "", styles: tuple[str, ...] = (), scripts: tuple[str, ...] = ()
+) -> str:
+    """A file with only the parts that it names.
+
+    Args:
+        title: Title of the window.
+        body: HTML.
+        data: Elements that hold what the scripts draw.
+        styles: Further style sheets, as files of this folder.
+        scripts: Files of this folder, in the order in which they need each other.
+    """
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title>
-<style>{(here / "page.css").read_text(encoding="utf-8")}{cards.style()}</style>
+<style>{"".join(map(_file, (*STYLES, *styles)))}</style>
 </head>
 <body>
 {body}
 <footer>Made by wellcond. This file is complete: it loads nothing from anywhere.</footer>
-<script>{get_plotlyjs()}</script>
-<script type="application/json" id="figures">{data}</script>
-<script>{(here / "page.js").read_text(encoding="utf-8")}</script>
+{data}
+<script>{"".join(map(_file, (*scripts, "copy.js")))}</script>
 </body>
 </html>
 """
+
+
+def json_text(content: Any) -> str:
+    """JSON for a script element, which "<" could end."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _file(name: str) -> str:
+    return (files("wellcond.report.html") / name).read_text(encoding="utf-8")

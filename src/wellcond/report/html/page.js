@@ -43,18 +43,3 @@ for (const table of document.querySelectorAll("table.layers")) {
     head.setAttribute("aria-sort", descending ? "descending" : "ascending");
   }));
 }
-
-// Buttons that copy the lines of code next to them; without a clipboard (a page from disk) the lines are selected.
-for (const button of document.querySelectorAll("button.copy")) {
-  button.addEventListener("click", async () => {
-    const code = button.parentElement.querySelector("code");
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-      button.textContent = "copied";
-    } catch {
-      getSelection().selectAllChildren(code);
-      button.textContent = document.execCommand("copy") ? "copied" : "selected";
-    }
-    setTimeout(() => { button.textContent = "copy"; }, 1500);
-  });
-}

@@ -1,0 +1,75 @@
+"""Which calls of `Recorder.step` are a step of the optimizer, and which are micro-batches of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+MOST_PASSES = 64
+"""Calls that are taken for micro-batches of one step, until the first step of the optimizer is seen."""
+
+
+class StepCount:
+    """Counts steps of the optimizer, by its hooks.
+
+    Where these see none for longer than ever before, every call counts: a GradScaler skips steps whose gradients are
+    not finite, and the replay of a CUDA graph calls no hooks.
+
+    Args:
+        step: The last step of a run that is continued.
+
+    Attributes:
+        step: The last step.
+        passes: Calls of the last step.
+        sees_steps: Whether a step of the optimizer has been seen.
+
+    Example:
+        >>> count = StepCount()
+        >>> [count.loss_of_step(taken, value) for taken, value in ((0, 3.0), (1, 5.0), (2, 2.0))]
+        [None, 4.0, 2.0]
+    """
+
+    def __init__(self, step: int = 0) -> None:
+        self.step = step
+        self.passes = 1
+        self.sees_steps = False
+        self._taken = 0
+        self._waiting: list[Any] = []
+        self._patience = MOST_PASSES
+
+    def loss_of_step(self, taken: int, value: Any) -> Any:
+        """The loss of a step, or the mean of its micro-batches; None if there are more of these to come.
+
+        Args:
+            taken: Steps that the optimizer has taken so far.
+            value: The loss of this call.
+        """
+        if taken == self._taken:
+            if len(self._waiting) < self._patience:
+                self._waiting.append(value)
+                return None
+        else:
+            self._taken = taken
+            self.passes = 1 + len(self._waiting)
+            if not self.sees_steps or self.passes > 1 + self._patience:
+                self._patience = self.passes - 1
+                self.sees_steps = True
+        if not self._waiting:
+            return value
+        values, self._waiting = [*self._waiting, value], []
+        return sum(v.detach() if isinstance(v, Tensor) else v for v in values) / len(values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the count is, between two steps."""
+        return {"step": self.step, "passes": self.passes, "sees_steps": self.sees_steps, "patience": self._patience}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved count; an optimizer's own steps are counted anew."""
+        self.step, self.passes = state["step"], state["passes"]
+        self.sees_steps, self._patience = state["sees_steps"], state["patience"]
+
+    def begin(self, number: int | None) -> int:
+        """The next step; its number, if it is counted elsewhere."""
+        self.step = self.step + 1 if number is None else number
+        return self.step

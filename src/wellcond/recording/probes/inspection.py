@@ -1,0 +1,22 @@
+"""What the rules of `diagnose` say of the network at this step."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.inspect import inspect
+from wellcond.diagnosis.judge import completed, judged, lines_by_remedy
+from wellcond.problem.problem import Problem
+
+
+def inspected(problem: Problem, optimizer: Optimizer) -> tuple[Finding, ...]:
+    """Findings of the rules that judge an inspection, each with the lines to write.
+
+    Args:
+        problem: Of one batch.
+        optimizer: The optimizer that trains it.
+    """
+    evidence = Evidence(problem, optimizer, inspection=inspect(problem, optimizer))
+    return completed(judged(evidence), evidence, lines_by_remedy(problem, optimizer))

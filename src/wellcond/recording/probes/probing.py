@@ -1,0 +1,149 @@
+"""Which probe runs after a step, and on how many examples: as many as its account pays for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wellcond.diagnosis.finding import Finding
+from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.isolation.isolation import rng_kept
+from wellcond.problem.batches import examples_in
+from wellcond.problem.loss.outputs import Loss
+from wellcond.recording.allowance import Account, Allowance
+from wellcond.recording.probes.activations import ActivationProbe
+from wellcond.recording.probes.conditioning import ConditioningProbe
+from wellcond.recording.probes.curvature import CurvatureProbe
+from wellcond.recording.probes.inspection import inspected
+from wellcond.recording.probes.shift import ShiftProbe
+from wellcond.recording.probes.subject import Subject, fewest
+from wellcond.recording.watching.layout import Layout
+from wellcond.results import Row
+from wellcond.results import quantities as q
+
+CURVATURE, CONDITIONING, SHIFT, PASS, INSPECTION = "curvature", "conditioning", "shift", "activations", "inspection"
+MOST_PRODUCTS_OF_PROBE = 8
+RICH = 2.0
+"""Prices that an account has left after a turn, from which on the next one may be twice as large."""
+
+
+def probe_accounts() -> dict[str, Account]:
+    """An account for each probe; the guesses are in training steps."""
+    return {
+        CURVATURE: Account(0.5, price=1.2, least_spacing=3),
+        CONDITIONING: Account(0.13, price=0.5, least_spacing=3),
+        SHIFT: Account(0.13, price=0.5, least_spacing=3),
+        PASS: Account(0.05, price=0.4, least_spacing=10),
+        INSPECTION: Account(0.03, price=10.0, least_spacing=100, most_spacing=5000),
+    }
+
+
+@functools.cache
+def warm_up() -> None:
+    """Let every probe run once on a small network: what is loaded and chosen then does not interrupt a training."""
+    with own_arithmetic(), torch.enable_grad(), rng_kept(torch.device("cpu")):
+        model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        probing = Probing(model, nn.MSELoss(), [optimizer], Layout(model), Allowance(1.0, probe_accounts()))
+        before: dict[Tensor, Tensor] = {p: p.detach().clone() for p in model.parameters()}
+        batch = torch.rand(8, 2), torch.rand(8, 1)
+        for part in probe_accounts():
+            probing.run(part, 1, batch, before, ["0", "2"])
+
+
+class Probing:
+    """The probes of a run, which take turns.
+
+    Args:
+        model: The model.
+        loss: Its loss; None if it returns it.
+        optimizers: Those that train it.
+        layout: Layers of the model.
+        allowance: Holds an account for each probe.
+
+    Attributes:
+        curvature: The probe of the curvature.
+        findings: What the rules of `diagnose` said at the last inspection; None if it is not newer than asked for.
+        examples: Examples of the last probe.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss | None, optimizers: Sequence[Optimizer], layout: Layout, allowance: Allowance
+    ) -> None:
+        self.curvature = CurvatureProbe(optimizers)
+        self.findings: tuple[Finding, ...] | None = None
+        self.examples = 0
+        self._conditioning, self._shift, self._pass = ConditioningProbe(), ShiftProbe(layout), ActivationProbe()
+        self._subject = Subject(model, loss)
+        self._optimizer = optimizers[0]
+        self._allowance = allowance
+        self._levels = dict.fromkeys(probe_accounts(), 0)
+
+    def due(self, step: int, *, has_moved: bool) -> str | None:
+        """The probe whose turn it is, the one that had the fewest so far.
+
+        Args:
+            step: The step that has just been taken.
+            has_moved: Whether the weights before it are known.
+        """
+        parts = [part for part in self._levels if part != SHIFT or has_moved]
+        parts = [part for part in parts if self._allowance.is_turn(part, step)]
+        return min(parts, key=lambda part: self._allowance.accounts[part].turns, default=None)
+
+    def run(self, part: str, step: int, batch: Any, before: dict[Tensor, Tensor], order: Sequence[str]) -> list[Row]:
+        """Rows of one probe, after a step.
+
+        Args:
+            part: Name of the probe.
+            step: The step that has just been taken.
+            batch: Its batch.
+            before: Weights before the step, if they are known.
+            order: Layers in the order of the forward pass.
+        """
+        level, whole = self._levels[part], examples_in(batch)
+        self.examples = min(whole, fewest(whole) << level)
+        problem = self._subject.problem(batch, self.examples)
+        self.examples = examples_in(problem.batches[0])
+        runs: dict[str, Callable[[], list[Row]]] = {
+            CURVATURE: lambda: self.curvature.run(problem, step, min(1 + level, MOST_PRODUCTS_OF_PROBE)),
+            CONDITIONING: lambda: self._conditioning.run(problem, step, 1 << level),
+            SHIFT: lambda: self._shift.run(problem, step, before, order),
+            PASS: lambda: self._pass.run(problem, step),
+            INSPECTION: lambda: self._inspect(problem),
+        }
+        rows = runs[part]()
+        return [*rows, Row(step, "", q.PROBED_EXAMPLES, float(self.examples), "examples")]
+
+    def adapt(self, part: str, batch: Any) -> None:
+        """After a turn: the next one is larger if the account is full, and smaller if it had to wait for long."""
+        account, level = self._allowance.accounts[part], self._levels[part]
+        largest = max(1, examples_in(batch)) // fewest(examples_in(batch))
+        if account.balance > RICH * account.price and 1 << level < largest:
+            self._levels[part] = level + 1
+            account.forget_prices()
+        elif account.waited > 10 * account.least_spacing and level > 0 and account.balance < -account.price:
+            self._levels[part] = level - 1
+            account.forget_prices()
+
+    def _inspect(self, problem: Any) -> list[Row]:
+        self.findings = inspected(problem, self._optimizer)
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next probes depend on."""
+        places = {"conditioning": self._conditioning.next_layer, "shift": self._shift.next_layer}
+        return {"levels": dict(self._levels), "places": places, "curvature": self.curvature.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self._levels.update(state["levels"])
+        self._conditioning.next_layer, self._shift.next_layer = (
+            state["places"]["conditioning"],
+            state["places"]["shift"],
+        )
+        self.curvature.load_state_dict(state["curvature"])

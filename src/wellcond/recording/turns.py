@@ -1,0 +1,204 @@
+"""What is done between two steps of the run, and when: samples, probes, judging and writing take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from wellcond.problem.batches import examples_in
+from wellcond.recording.allowance import Account, Allowance
+from wellcond.recording.logbook import Logbook
+from wellcond.recording.mishaps import Mishaps
+from wellcond.recording.probes.noise import NoiseScale
+from wellcond.recording.probes.probing import CURVATURE, PASS, Probing, probe_accounts
+from wellcond.recording.probes.subject import wait_for
+from wellcond.recording.readings import Readings
+from wellcond.recording.sampling import EVERYTHING, GRADIENTS, NOTHING, Sampling
+from wellcond.results import Row
+from wellcond.results import quantities as q
+
+SECONDS_BETWEEN_FILES = 10.0
+"""Rows are written so often: what a run that is killed has lost at most."""
+LOOKS, LONGEST_LOOK = 25, 10
+"""What is due is looked for at every step, then 25 times while steps grow e-fold, then every 10 steps."""
+JUDGING = "judging"
+
+
+def all_accounts() -> dict[str, Account]:
+    """An account for each part of recording, with its share of the budget."""
+    return {
+        GRADIENTS: Account(0.05, price=0.05, most_spacing=50),
+        EVERYTHING: Account(0.13, price=0.3),
+        JUDGING: Account(0.08, price=0.1, least_spacing=10),
+        **probe_accounts(),
+    }
+
+
+class Turns:
+    """Does what the allowance pays for.
+
+    Args:
+        sampling: Reads training steps.
+        probing: Measures between them.
+        logbook: Takes rows, and judges them.
+        readings: Numbers that are still on a device.
+        allowance: Says what may be done.
+        mishaps: Guards every part.
+        clock: Returns seconds.
+
+    Attributes:
+        rows: New rows, which the logbook does not have yet.
+        own: Seconds of recording since the last look, without those in hooks.
+        next_look: The step at which to look for what is due.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        probing: Probing,
+        logbook: Logbook,
+        readings: Readings,
+        allowance: Allowance,
+        mishaps: Mishaps,
+        clock: Callable[[], float],
+    ) -> None:
+        self.rows: list[Row] = []
+        self.own = 0.0
+        self.next_look = 0
+        self._sampling, self._probing, self._logbook, self._readings = sampling, probing, logbook, readings
+        self._allowance, self._mishaps, self._clock = allowance, mishaps, clock
+        self.noise = NoiseScale()
+        self._charged = 0.0
+        self._looked_at: float | None = None
+        self._looked_step = 0
+        self._written = clock()
+        self._expects_gradients = False
+
+    def look(self, step: int, batch: Any, passes: int, is_alarming: bool, now: float) -> None:
+        """Pay for the time since the last look, and do what is due after a step.
+
+        Args:
+            step: The step that was just taken.
+            batch: Its batch; None if it is not known.
+            passes: Micro-batches of the step.
+            is_alarming: Whether its loss stands out, so that it is judged now.
+            now: The time at which recording of the step began.
+        """
+        in_hooks, self._mishaps.seconds = self._mishaps.seconds, 0.0
+        ran = self._pass_time(step, in_hooks, now)
+        if depth := self._sampling.depth:
+            self._charge(depth, step, lambda: self._collect(step, ran), already=in_hooks)
+        if batch is not None:
+            self._probe(step, batch, passes)
+        if is_alarming or self._allowance.is_turn(JUDGING, step):
+            self._charge(JUDGING, step, lambda: self.judge(step))
+        if self._clock() - self._written > SECONDS_BETWEEN_FILES:
+            self._logbook.write()
+            self._written = self._clock()
+        self._plan(step + 1, is_alarming)
+        self.next_look = step + max(1, min(LONGEST_LOOK, step // LOOKS))
+        self._mishaps.seconds = 0.0
+
+    def judge(self, step: int, *, wait: bool = False) -> None:
+        """Fetch all numbers, and apply the rules."""
+        self.fetch(wait=wait)
+        self._logbook.judge(step)
+
+    def fetch(self, *, wait: bool = True) -> None:
+        """Give the logbook all numbers; without waiting, those that have arrived from the device."""
+        rows, self.rows = self.rows, []
+        rows += self._readings.fetch(wait=wait)
+        norms = {row.step: row.value for row in rows if row.quantity == q.GRADIENT_NORM and not row.layer}
+        norms |= {row.step: row.value for row in rows if row.quantity == q.UNCLIPPED_GRADIENT_NORM}
+        squared = {step: norm**2 for step, norm in norms.items() if step is not None}
+        self._logbook.add([*rows, *self.noise.rows(squared)])
+
+    def _pass_time(self, step: int, in_hooks: float, now: float) -> float | None:
+        """Pay the allowance for the steps since the last look; returns the seconds that each took."""
+        last, steps = self._looked_at, step - self._looked_step
+        own, charged, self.own, self._charged = self.own, self._charged, 0.0, 0.0
+        self._looked_at, self._looked_step = now, step
+        if last is None or steps < 1:  # the first step is not timed: what comes before it is no training
+            return None
+        ran = now - last - own - in_hooks
+        self._allowance.pass_time(ran, steps)
+        self._allowance.spend(max(0.0, own - charged))
+        return ran / steps
+
+    def _collect(self, step: int, ran: float | None) -> None:
+        self.rows += self._sampling.collect(step)
+        if self._sampling.depth == EVERYTHING:
+            self.rows.append(Row(step, "", q.RECORDING_SHARE, self._allowance.share, ""))
+            if ran is not None:
+                self.rows.append(Row(step, "", q.STEP_TIME, ran, "s"))
+
+    def _probe(self, step: int, batch: Any, passes: int) -> None:
+        before: dict[Tensor, Tensor] = self._sampling.before
+        part = self._probing.due(step, has_moved=bool(before))
+        if part is None:
+            return
+        wait_for(self._sampling.device)
+        rows: list[Row] = []
+
+        def run() -> None:
+            rows.extend(self._probing.run(part, step, batch, before, self._sampling.order))
+
+        self._charge(part, step, lambda: self._mishaps.attempt(part, run))
+        if not rows:
+            return
+        self._probing.adapt(part, batch)
+        if part == CURVATURE:
+            size = passes * examples_in(batch)
+            self.noise.expect(step + 1, self._probing.curvature.gradient_norm**2, self._probing.examples, size)
+            self._expects_gradients = True
+        elif part == PASS:
+            rows = self._sampling.unseen(rows)
+            if len(rows) <= 1:  # hooks see all of it
+                self._allowance.close(PASS)
+                return
+        elif self._probing.findings is not None:
+            self._logbook.inspected, self._logbook.inspected_at = self._probing.findings, step
+            self._probing.findings = None
+        self.rows += rows
+
+    def _plan(self, step: int, is_alarming: bool) -> None:
+        """Decide what is read of the coming step."""
+        expects_gradients, self._expects_gradients = self._expects_gradients, False
+        if is_alarming or self._allowance.is_turn(EVERYTHING, step):
+            self._sampling.plan(EVERYTHING)
+        elif expects_gradients or self._allowance.is_turn(GRADIENTS, step):
+            self._sampling.plan(GRADIENTS)
+        elif self._sampling.depth:
+            self._sampling.plan(NOTHING)
+
+    def _charge(self, part: str, step: int, function: Callable[[], Any], already: float = 0.0) -> None:
+        """Run a part, and charge it for the time it takes, and for what it took in hooks."""
+        began = self._clock()
+        function()
+        seconds = max(0.0, self._clock() - began)
+        self._charged += seconds
+        self._allowance.charge(part, seconds + already, step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next turns depend on."""
+        return {
+            "allowance": self._allowance.state_dict(),
+            "probing": self._probing.state_dict(),
+            "noise": self.noise.state_dict(),
+            "next_look": self.next_look,
+            "looked_step": self._looked_step,
+            "since": None if self._looked_at is None else self._clock() - self._looked_at,
+            "own": self.own,
+            "charged": self._charged,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self._allowance.load_state_dict(state["allowance"])
+        self._probing.load_state_dict(state["probing"])
+        self.noise.load_state_dict(state["noise"])
+        self.next_look, self._looked_step = state["next_look"], state["looked_step"]
+        self.own, self._charged = state["own"], state["charged"]
+        self._looked_at = None if state["since"] is None else self._clock() - state["since"]
