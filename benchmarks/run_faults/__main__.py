@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import wellcond as wc
-from benchmarks.run_faults import faults, healthy, training
+from benchmarks.run_faults import faults, healthy, more_faults, more_healthy, training
 from benchmarks.run_faults.rows import RowRecorder
 from benchmarks.run_faults.training import FAULTS, HEALTHY, Case
 from wellcond.diagnosis.finding import Finding
@@ -28,6 +28,7 @@ from wellcond.recording.logbook import FindingWarning
 from wellcond.recording.run_rule import RunEvidence
 from wellcond.results import Row
 
+MODULES = {module.__name__: module for module in (faults, healthy, more_faults, more_healthy)}
 FLUSH = 50
 """Steps between two judgments."""
 NEAR = 0.1
@@ -36,7 +37,7 @@ NEAR = 0.1
 
 def recorded(case: Case, seed: int, folder: Path | None) -> tuple[list[Row], list[str]]:
     """Rows and layers of a case, from a file if it was trained before."""
-    code = b"".join(Path(module.__file__ or "").read_bytes() for module in (training, faults, healthy))
+    code = b"".join(Path(module.__file__ or "").read_bytes() for module in (training, MODULES[case.run.__module__]))
     key = hashlib.sha1(code + f"{case.name} {seed}".encode()).hexdigest()[:16]
     path = None if folder is None else folder / f"{key}.pickle"
     if path is not None and path.exists():

@@ -5,7 +5,6 @@ Wrong: a second data set whose labels are noisy or counted from 1, a transform t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
@@ -17,7 +16,7 @@ from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM, TRAINING_LOSS
 
 LOST = Threshold(
-    "rise of the loss / its fall since the start", 0.1, math.nan, origin="a tenth of what was learned, at once"
+    "rise of the loss / its fall since the start", 0.1, 0.9, origin="a tenth of what was learned, at once; or all of it"
 )
 STAYS = Condition(
     "rise that is left / rise at first", 0.15,
@@ -27,8 +26,9 @@ LONG = Condition("steps since", 100, origin="new classes or a harder task are le
 GROWTH = Condition("growth of a layer's gradient", 1.3, origin="other examples have other gradients, in every layer")
 MOST = Condition("share of the layers whose gradient grows", 0.75, origin="a fault of one layer changes that one first")
 WEIGHTS = Condition(
-    "growth of a layer's weights at the jump", 1.25, origin="steps that overshoot change the weights, other data do not"
-)
+    "growth of a layer's weights at the jump", 3.0,
+    origin="weights that are overwritten or blow up grow tenfold; new data move them by less within a tenth of a run",
+)  # fmt: skip
 RAISED = Condition("learning rate / lowest before", 1.2, origin="a rate that is raised lifts the loss by itself")
 
 
@@ -37,7 +37,8 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
     """The loss jumps within eight steps by a tenth of what was learned or more, and keeps some of it for 100 steps.
 
     The gradients of most layers grow at the same step, and neither the rate nor the weights do: it is what the loss is
-    computed of that has changed. A warning, since the data may be harder on purpose.
+    computed of that has changed. A warning, since the data may be harder on purpose; severe if all that was learned is
+    lost.
     """
     rise = evidence.loss.rise
     if rise is None or not rise.is_abrupt or not rise.is_lasting or rise.steps < LONG.at or not rise.had_learned:
@@ -52,7 +53,7 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
         return
     yield Finding(
         rule="data-changed",
-        severity="warning",
+        severity="severe" if LOST.is_severe(rise.lost) else "warning",
         basis="measured",
         summary=f"at step {rise.step} the loss jumps from {number(rise.lowest)} to {number(rise.first)}, and is "
         f"{number(rise.level)} now; gradients of {len(grown)} of {len(gradients)} layers grow at once, and neither "

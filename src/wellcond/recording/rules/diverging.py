@@ -44,7 +44,8 @@ def diverging(evidence: RunEvidence) -> Iterator[Finding]:
 
     Severe if it is as high as at the start and gradients have grown threefold or weights by half; a note if neither has
     grown, since the loss of a network that plays against another, or of data that become harder, rises by design. While
-    the learning rate is raised a loss may rise; it is reported then if it is as high as at the start.
+    the learning rate is raised a loss may rise; it is reported then if it is as high as at the start. What comes from
+    one step to the next at the same rate is no more than a warning: steps that overshoot grow.
     """
     rise = evidence.loss.rise
     if rise is None:
@@ -92,6 +93,7 @@ def _severity(evidence: RunEvidence, rise: Rise, gradient: float, weights: float
             return None
     elif is_unknown:
         return "severe"
-    if LOST.is_severe(rise.lost) and (GRADIENT.is_severe(gradient) or WEIGHTS.is_severe(weights)):
+    is_sudden = rise.is_abrupt and lr_ratio(evidence, rise.step) <= WARMER.at  # no step has led there
+    if LOST.is_severe(rise.lost) and not is_sudden and (GRADIENT.is_severe(gradient) or WEIGHTS.is_severe(weights)):
         return "severe"
     return "warning" if is_unknown or GRADIENT.is_warning(gradient) or WEIGHTS.is_warning(weights) else "note"

@@ -47,7 +47,9 @@ def loss_not_decreasing(evidence: RunEvidence) -> Iterator[Finding]:
     first, level = min(curve.start, median(early)), median(late)
     error = curve.noise * math.sqrt(1 / len(early) + 1 / len(late))
     fall = first - level
-    if fall > FALL.warn * abs(first) or fall > CHANCE.at * error or not curve.noise < NOISE.at * level:
+    if fall > FALL.warn * abs(first) or abs(fall) > CHANCE.at * max(error, FALL.warn * abs(first)):
+        return
+    if fall > CHANCE.at * error or not curve.noise < NOISE.at * level:
         return
     validation = finite(evidence.history.series(VALIDATION_LOSS)).values
     if len(validation) > 3 and median(validation[-3:]) < (1 - FALL.warn) * validation[0]:

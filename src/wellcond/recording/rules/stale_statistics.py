@@ -31,8 +31,8 @@ SETTLED = Condition("steps", 100, origin="a momentum of 0.1 forgets the first st
 def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
     """Running statistics lie more than one standard deviation from the batches', and three times as far as before.
 
-    A warning, also if they were never nearer and the validation loss is twice the training loss from its first value
-    on; severe from 3.5, which no batch shows by chance. The first 100 steps are not judged.
+    A warning; severe from 3.5, which no batch shows by chance, and if they were never nearer but the validation loss is
+    twice the training loss from its first value on. The first 100 steps are not judged.
     """
     stale = []
     is_apart = _validation_is_apart(evidence)
@@ -49,7 +49,7 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
         yield Finding(
             rule="stale-statistics",
             layer=layer,
-            severity="severe" if GAP.is_severe(now) else "warning",
+            severity="severe" if GAP.is_severe(now) or is_apart else "warning",
             basis="measured",
             summary=f"since step {begin} the running statistics of {named(layer)} are {number(now)} standard "
             "deviations from those of the batches.",
