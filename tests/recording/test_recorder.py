@@ -247,6 +247,48 @@ def test_a_finding_is_reported_as_it_begins() -> None:
         assert seen[0].step == 40
 
 
+def test_a_spike_names_its_examples() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(0)
+    losses = (1 + 0.02 * torch.randn(200)).tolist()
+    losses[149] = 30.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FindingWarning)
+        with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+            for step, loss in enumerate(losses, start=1):
+                optimizer.step()
+                rec.step(loss, indices=torch.arange(20) + step)
+    (spike,) = [finding for finding in rec.findings if finding.rule == "loss-spike"]
+    assert spike.step == 150
+    assert str(spike.evidence["examples"]).startswith("150, 151, 152")
+    assert str(spike.evidence["examples"]).endswith("… (20)")
+
+
+def test_a_loss_that_is_none() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(RecordingWarning, match="not called with a number"):
+        with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+            for value in (None, 2.0):
+                optimizer.step()
+                rec.step(value)
+    assert rec.history.series("training_loss").steps.tolist() == [2]
+
+
+def test_an_optimizer_that_holds_another_network_too() -> None:
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*other.parameters(), *model.parameters()], lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+        x = torch.ones(4, 2)
+        value = (model(x) + 100 * other(x)).mean()
+        value.backward()
+        optimizer.step()
+        rec.step(value)
+    norm = math.hypot(*(float(p.grad.norm()) for p in model.parameters()))
+    assert rec.history.series("gradient_norm").values.tolist() == pytest.approx([norm])
+
+
 def test_an_interrupt_passes() -> None:
     training = Training(3)
 

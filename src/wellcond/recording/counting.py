@@ -9,6 +9,9 @@ from torch import Tensor
 MOST_PASSES = 64
 """Calls that are taken for micro-batches of one step, until the first step of the optimizer is seen."""
 
+MORE = object()
+"""What stands for a loss while a step has more micro-batches to come."""
+
 
 class StepCount:
     """Counts steps of the optimizer, by its hooks.
@@ -26,8 +29,8 @@ class StepCount:
 
     Example:
         >>> count = StepCount()
-        >>> [count.loss_of_step(taken, value) for taken, value in ((0, 3.0), (1, 5.0), (2, 2.0))]
-        [None, 4.0, 2.0]
+        >>> count.loss_of_step(0, 3.0) is MORE, count.loss_of_step(1, 5.0), count.loss_of_step(2, 2.0)
+        (True, 4.0, 2.0)
     """
 
     def __init__(self, step: int = 0) -> None:
@@ -41,7 +44,7 @@ class StepCount:
         """Whether steps of the optimizer have not been seen for too long."""
 
     def loss_of_step(self, taken: int, value: Any) -> Any:
-        """The loss of a step, or the mean of its micro-batches; None if there are more of these to come.
+        """The loss of a step, or the mean of its micro-batches; `MORE` if there are others to come.
 
         Args:
             taken: Steps that the optimizer has taken so far.
@@ -50,7 +53,7 @@ class StepCount:
         if taken == self._taken:
             if not self._is_lost and len(self._waiting) < self._patience:
                 self._waiting.append(value)
-                return None
+                return MORE
             self._is_lost = True
         else:
             self._taken, self._is_lost = taken, False

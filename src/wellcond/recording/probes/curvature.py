@@ -147,7 +147,7 @@ class CurvatureProbe:
 
     def _walk(self, problem: Problem, step: int, gradient: list[Tensor]) -> list[Row]:
         """Losses, and changes of the gradient, a few steps along it."""
-        lr = max(current_lr(group) for group in self._optimizer.param_groups)
+        lr = max((current_lr(group) for group in self._optimizer.param_groups if "lr" in group), default=0.0)
         if not lr or not self.gradient_norm:
             return []
         with buffers_lent(problem.params.values()) as (theta, here), torch.no_grad():
