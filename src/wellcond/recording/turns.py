@@ -181,7 +181,7 @@ class Turns:
     def _plan(self, step: int, is_alarming: bool) -> None:
         """Decide what is read of the coming step."""
         expects_gradients, self._expects_gradients = self._expects_gradients, False
-        if is_alarming or self._allowance.is_turn(EVERYTHING, step):
+        if is_alarming or self._probing.wants_copy or self._allowance.is_turn(EVERYTHING, step):
             self._sampling.plan(EVERYTHING)
         elif expects_gradients or self._allowance.is_turn(GRADIENTS, step):
             self._sampling.plan(GRADIENTS)

@@ -69,6 +69,7 @@ class Probing:
         curvature: The probe of the curvature.
         findings: What the rules of `diagnose` said at the last inspection; None if it is not newer than asked for.
         examples: Examples of the last probe.
+        wants_copy: Whether the probe whose turn it is needs the weights before a step.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Probing:
         self.curvature = CurvatureProbe(optimizers)
         self.findings: tuple[Finding, ...] | None = None
         self.examples = 0
+        self.wants_copy = False
         self._conditioning, self._shift, self._pass = ConditioningProbe(), ShiftProbe(layout), ActivationProbe()
         self._subject = Subject(model, loss)
         self._optimizer = optimizers[0]
@@ -90,12 +92,15 @@ class Probing:
             step: The step that has just been taken.
             has_moved: Whether the weights before it are known.
         """
+        self.wants_copy = False
         parts = self._allowance.parts
         names = [name for name in self._levels if parts[name].is_open and step >= parts[name].next_step]
         for purse in {id(parts[name].purse) for name in names}:
             first = min((name for name in names if id(parts[name].purse) == purse), key=lambda name: parts[name].turns)
-            if (first != SHIFT or has_moved) and self._allowance.is_turn(first, step):
-                return first
+            if self._allowance.is_turn(first, step):
+                if first != SHIFT or has_moved:
+                    return first
+                self.wants_copy = True
         return None
 
     def run(self, part: str, step: int, batch: Any, before: dict[Tensor, Tensor], order: Sequence[str]) -> list[Row]:
