@@ -104,11 +104,12 @@ def choose(
     are_good = y <= y[lowest] + np.maximum(ALIKE, SURE * errors)
     low, high = _neighbors(x, are_good, lowest)
     low, high = max(min(low - moved, best), float(x[0])), max(high - moved, best)
+    lr = math.exp(best)
     if own is not None and own in losses:
         place = math.log(own)
         if are_good.all() or low <= place <= high or abs(best - place) < CLOSE:
-            best = place
-    return Choice(*(math.exp(place) for place in (best, min(low, best), max(high, best))))
+            lr = own
+    return Choice(lr, min(math.exp(low), lr), max(math.exp(high), lr))
 
 
 def _lift(losses: Array) -> float:
