@@ -28,7 +28,7 @@ MAX_STEPS = 470
 """Steps of all runs together, where nothing else is said."""
 FIRST_LENGTH = 35
 """Steps after which runs are compared, where all together may take `MAX_STEPS`."""
-BESIDE = 1
+FIRST_NEIGHBORS = 1
 """Rates below and above the first that begin; others join where the best is at an end."""
 BELOW, ABOVE = 2, 1
 """Rates below and above the best that are raced to the end: as training goes on the best rate falls."""
@@ -125,7 +125,7 @@ class _Race:
 
     def _race(self, begin: int) -> None:
         length = self.first_length
-        self._train(self._near(begin, BESIDE, BESIDE), length)
+        self._train(self._near(begin, FIRST_NEIGHBORS, FIRST_NEIGHBORS), length)
         if (best := self._bracket(length)) is None:
             return
         rates = self._near(best, BELOW, ABOVE)
