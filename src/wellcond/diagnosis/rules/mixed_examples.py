@@ -99,7 +99,7 @@ def similarities_mixed(evidence: Evidence) -> Iterator[Finding]:
     they are, are intended and not reported.
     """
     change = None if evidence.behavior is None else evidence.behavior.mixed_similarities
-    if change is None or change < CHANGE.warn:
+    if change is None or not change >= CHANGE.warn:
         return
     yield Finding(
         rule="mixed-examples",
