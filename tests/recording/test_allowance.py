@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from wellcond.recording.allowance import Allowance, Part, Purse
+from wellcond.recording.allowance import Allowance, Activity, Purse
 from wellcond.recording.turns import all_parts
 
 
@@ -41,7 +41,7 @@ def test_the_budget_holds_but_for_a_few_steps_of_debt(steps: int, prices: dict[s
 
 
 def test_first_turns_come_early_and_are_spaced_by_the_logarithm_of_the_step() -> None:
-    allowance, turns = Allowance(1.0, {"probe": Part(Purse(1.0), price=0.1)}), []
+    allowance, turns = Allowance(1.0, {"probe": Activity(Purse(1.0), price=0.1)}), []
     for step in range(1, 2001):
         allowance.pass_time(1.0)
         if allowance.is_turn("probe", step):
@@ -69,7 +69,7 @@ def test_jumps_of_the_clock_buy_nothing() -> None:
 
 def test_a_part_that_is_closed_leaves_its_share_to_others() -> None:
     def turns(is_closed: bool) -> int:
-        purses = {name: Part(Purse(1.0), price=0.1) for name in ("one", "two")}
+        purses = {name: Activity(Purse(1.0), price=0.1) for name in ("one", "two")}
         allowance = Allowance(0.1, purses)
         if is_closed:
             allowance.close("two")

@@ -12,8 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-HANDED_OUT = 0.92
-"""Part of the budget that purses are paid: hooks cost a little more than what a clock inside them sees."""
+HANDED_OUT = 0.9
+"""Activity of the budget that purses are paid: hooks cost a little more than what a clock inside them sees."""
 DEBT = 1.5
 """Usual steps of the run that a purse may owe after a turn."""
 RECENT = 15
@@ -44,7 +44,7 @@ class Purse:
 
 
 @dataclass
-class Part:
+class Activity:
     """One part of recording: what it costs, and when it is due.
 
     Attributes:
@@ -94,7 +94,7 @@ class Allowance:
         usual_step: Seconds of a usual step of the run, without recording.
 
     Example:
-        >>> allowance = Allowance(0.1, {"probe": Part(Purse(1.0))})
+        >>> allowance = Allowance(0.1, {"probe": Activity(Purse(1.0))})
         >>> for step in range(1, 101):
         ...     allowance.pass_time(1.0)
         ...     if allowance.is_turn("probe", step):
@@ -103,7 +103,7 @@ class Allowance:
         (5, 0.09)
     """
 
-    def __init__(self, budget: float, parts: dict[str, Part]) -> None:
+    def __init__(self, budget: float, parts: dict[str, Activity]) -> None:
         self.budget = budget
         self.parts = parts
         self.wall = self.spent = self.usual_step = 0.0
@@ -184,7 +184,7 @@ class Allowance:
             part._took = deque(saved["took"], maxlen=RECENT)
             part.purse.balance = state["balances"][name]
 
-    def _price(self, part: Part) -> float:
+    def _price(self, part: Activity) -> float:
         """Seconds that its next turn is expected to take."""
         return part.price if part.turns else part.price * self.usual_step
 

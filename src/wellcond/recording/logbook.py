@@ -18,6 +18,7 @@ from wellcond.recording.mishaps import Mishaps, warn
 from wellcond.recording.run import read_run
 from wellcond.recording.run_rule import RunEvidence
 from wellcond.results import Row
+from wellcond.results import quantities as q
 from wellcond.results.result import as_json
 
 OnFinding = Callable[[Finding], Any]
@@ -31,6 +32,14 @@ MOST_NOTED, MOST_NAMED = 1000, 16
 
 class FindingWarning(UserWarning):
     """A finding of a recorded run, as it begins. `warnings.simplefilter("ignore", FindingWarning)` silences them."""
+
+
+@functools.cache
+def warm_up_rules() -> None:
+    """Judge a few rows once: what is loaded for it then does not interrupt a training."""
+    rows = [Row(step, layer, q.GRADIENT_NORM, 1.0 + step % 3, "") for step in range(60) for layer in ("", "0")]
+    losses = [Row(step, "", q.TRAINING_LOSS, 1.0 + step % 3, "") for step in range(60)]
+    Course().update(RunEvidence(History([*rows, *losses]), 59, ("0",)))
 
 
 class Logbook:

@@ -20,7 +20,7 @@ from wellcond.recording.counting import MORE, StepCount
 from wellcond.recording.directory.run_directory import MAX_BYTES, RunDirectory
 from wellcond.recording.entries import entries_of
 from wellcond.recording.history import History
-from wellcond.recording.logbook import Logbook, OnFinding
+from wellcond.recording.logbook import Logbook, OnFinding, warm_up_rules
 from wellcond.recording.loss_watch import LossWatch
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.probing import Probing, warm_up
@@ -136,6 +136,7 @@ class Recorder:
         self._is_open = True
         weakref.finalize(self, self._sampling.remove)  # one that is never closed leaves no hooks either
         warm_up()
+        warm_up_rules()
         if calls_are_seen:  # a model that is yet to be compiled must not see hooks
             self._sampling.plan(EVERYTHING)
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from wellcond.problem.batches import examples_in
-from wellcond.recording.allowance import Allowance, Part, Purse
+from wellcond.recording.allowance import Allowance, Activity, Purse
 from wellcond.recording.logbook import Logbook
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.noise import NoiseScale
@@ -30,12 +30,12 @@ FEWEST_EXCESSES, MOST_EXCESSES = 5, 25
 JUDGING = "judging"
 
 
-def all_parts() -> dict[str, Part]:
+def all_parts() -> dict[str, Activity]:
     """The parts of recording, with their shares of the budget and guesses of their prices, in steps."""
     return {
-        GRADIENTS: Part(Purse(0.05), price=0.05, most_spacing=50),
-        EVERYTHING: Part(Purse(0.13), price=0.3),
-        JUDGING: Part(Purse(0.07), price=0.1, least_spacing=10),
+        GRADIENTS: Activity(Purse(0.05), price=0.05, most_spacing=50),
+        EVERYTHING: Activity(Purse(0.13), price=0.3),
+        JUDGING: Activity(Purse(0.07), price=0.1, least_spacing=10),
         **probe_parts(),
     }
 

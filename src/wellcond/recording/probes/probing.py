@@ -15,7 +15,7 @@ from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.isolation.isolation import rng_kept
 from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.outputs import Loss
-from wellcond.recording.allowance import Allowance, Part, Purse
+from wellcond.recording.allowance import Allowance, Activity, Purse
 from wellcond.recording.probes.activations import ActivationProbe
 from wellcond.recording.probes.conditioning import ConditioningProbe
 from wellcond.recording.probes.curvature import CurvatureProbe
@@ -30,15 +30,15 @@ CURVATURE, CONDITIONING, SHIFT, PASS, INSPECTION = "curvature", "conditioning", 
 MOST_PRODUCTS_OF_PROBE = 8
 
 
-def probe_parts() -> dict[str, Part]:
+def probe_parts() -> dict[str, Activity]:
     """The probes share a purse, so that each has its turns whatever it costs; an inspection saves up for itself."""
     purse = Purse(0.72)
     return {
-        CURVATURE: Part(purse, price=1.2, least_spacing=3),
-        CONDITIONING: Part(purse, price=0.5, least_spacing=3),
-        SHIFT: Part(purse, price=0.5, least_spacing=3),
-        PASS: Part(purse, price=0.4, least_spacing=10),
-        INSPECTION: Part(Purse(0.03), price=10.0, least_spacing=100, most_spacing=5000),
+        CURVATURE: Activity(purse, price=1.2, least_spacing=3),
+        CONDITIONING: Activity(purse, price=0.5, least_spacing=3),
+        SHIFT: Activity(purse, price=0.5, least_spacing=3),
+        PASS: Activity(purse, price=0.4, least_spacing=10),
+        INSPECTION: Activity(Purse(0.03), price=10.0, least_spacing=100, most_spacing=5000),
     }
 
 
