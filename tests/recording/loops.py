@@ -102,9 +102,7 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
         assert one == other, where
 
 
-def assert_bit_for_bit(
-    loop: Callable[[Callable[..., Any]], dict[str, Any]], problems: str = ""
-) -> list[wc.Recorder]:
+def assert_bit_for_bit(loop: Callable[[Callable[..., Any]], dict[str, Any]], problems: str = "") -> list[wc.Recorder]:
     """Run a loop without and with recorders; everything it changes must be the same. Returns the recorders.
 
     All problems that these have are to contain the words `problems`; there are to be none if it is empty.

@@ -55,7 +55,9 @@ def test_every_optimizer(name: str) -> None:
         return everything_of(model, optimizer)
 
     (rec,) = assert_bit_for_bit(loop)
-    counts = {quantity: len(rec.history.series(quantity)) for quantity in ("training_loss", "hessian_lambda_max", "beta")}
+    counts = {
+        quantity: len(rec.history.series(quantity)) for quantity in ("training_loss", "hessian_lambda_max", "beta")
+    }
     assert counts["training_loss"] == STEPS
     assert counts["hessian_lambda_max"] > 2
     assert counts["beta"] > 2

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
@@ -18,6 +19,9 @@ SIGNIFICANT = Condition(
     "rise in standard errors of a block's level, beyond the √(2 ln k) by which the lowest of k blocks lies below them",
     6.0, origin="normal levels exceed it once in 10⁹ blocks; tests count alarms on heavy-tailed and correlated noise",
 )  # fmt: skip
+BLOCKS = Condition(
+    "blocks whose differences show noise", 9, origin="a rise is in one of the eight, which a median leaves out"
+)
 NEW = Condition(
     "rise / the largest rise that the loss has come back from before", 2.0,
     origin="losses that swing (adversarial, restarts, epochs in a fixed order) swing by similar amounts",
@@ -26,14 +30,18 @@ AT_ONCE = Condition(
     "share of the rise that the first eight steps show", 0.5,
     origin="other data show in the first batch; steps that overshoot grow from step to step",
 )  # fmt: skip
-LEARNED = Condition("fall of the loss / loss at the start, of a network that has learned", 0.2, origin="a fifth")
+LEARNED = Condition(
+    "fall of the loss / loss at the start, of a network that has learned",
+    0.2,
+    origin="the losses of players that have not learned swing by less around their start",
+)
 ALL_LOST = Condition(
     "share of what had been learned that is lost, where a rise need only be the largest so far",
     0.9,
-    origin="nearly all",
+    origin="a loss that is back where it started is no swing",
 )
 LONG = Condition(
-    "steps of a rise", 50, origin="a catapult at the edge of stability comes back within some tens of steps"
+    "steps of a rise", 100, origin="a catapult at the edge of stability comes back within some tens of steps"
 )
 SHARE = Condition("steps of a rise / steps of the run", 0.05, origin="long runs have long swings")
 PLATEAU = Condition(
@@ -52,7 +60,8 @@ class Rise:
         level: Level now.
         start: Level of the run's first steps.
         size: What the rise is compared with if the loss had not fallen before: its size, or its noise.
-        steps: Steps since the rise began.
+        steps: Steps for which it has been clearly higher, by a quarter of the rise; no more than four of the longest
+            blocks that show it.
         first: Median of the first eight losses of the rise.
     """
 
@@ -206,14 +215,13 @@ class LossCurve:
         first = len(values) - width * (len(levels) - int(levels[:-1].argmin()))  # of the lowest block
         height = min(level - lowest, self.scale)  # an explosion begins long before its end
         limit = lowest + max(height / 4, 2 * spread(levels[:-1] - smooth(levels[:-1], 5)))
-        tail = smooth(values[first:], _smoothing(height, noise(values[first : first + 64])))
-        onset = first + last_before(tail > limit)
-        if onset >= len(values) - 2:
+        onset, passed = _onset(values, first, limit, height)
+        if passed >= len(values) - 2:
             return None
         rise = Rise(
             step=int(steps[onset]), lowest=lowest, level=level, start=self.start,
             size=max(abs(self.start), self.noise, 1e-300),
-            steps=int(steps[-1] - steps[onset]) + 1, first=median(values[onset : onset + 8]),
+            steps=int(steps[-1] - steps[max(passed, len(steps) - 4 * self._scales_of_rise[-1])]) + 1, first=median(values[onset : onset + 8]),
         )  # fmt: skip
         factor = 1.0 if rise.had_learned and rise.lost > ALL_LOST.at else NEW.at
         return rise if level - lowest > factor * self._largest_swing(onset) else None
@@ -221,16 +229,19 @@ class LossCurve:
     @cached_property
     def _scales_of_rise(self) -> list[int]:
         """Block lengths at which the latest block lies above the lowest by more than noise."""
-        values, scales, width = self.series.values, [], 8
+        values = self.series.values
         sigma = max(self.noise, noise(values[-4096:]))
-        while len(values) >= max(FEWEST.at, 3 * width):
-            levels = blocks(values, width)
-            within = OF_MEDIAN * sigma / math.sqrt(width)
-            between = spread(np.diff(levels)) / math.sqrt(2)
+        widths = [8 * 2**power for power in range(60) if len(values) >= max(FEWEST.at, 24 * 2**power)]
+        every = [blocks(values, width) for width in widths]
+        # noise that is correlated over many steps shows in the differences of blocks that are as long
+        between = [spread(np.diff(levels)) / math.sqrt(2) for levels in every]
+        scales = []
+        for place, (width, levels) in enumerate(zip(widths, every, strict=True)):
+            longer = [b for b, other in zip(between[place:], every[place:], strict=True) if len(other) >= BLOCKS.at]
+            error = max(OF_MEDIAN * sigma / math.sqrt(width), between[place], *longer)
             chance = math.sqrt(2 * math.log(len(levels)))
-            if levels[-1] - levels[:-1].min() > (SIGNIFICANT.at + chance) * max(within, between):
+            if levels[-1] - levels[:-1].min() > (SIGNIFICANT.at + chance) * error:
                 scales.append(width)
-            width *= 2
         return scales
 
     def _largest_swing(self, onset: int) -> float:
@@ -244,7 +255,24 @@ def _is_fall(start: float, lowest: float) -> bool:
     return start - lowest > (LEARNED.at if lowest > 0 else 1.0) * abs(start)
 
 
-def _smoothing(height: float, sigma: float) -> int:
-    """Width of a running median whose error is a tenth of a height."""
-    errors = 10 * OF_MEDIAN * sigma / max(height, 1e-300)
-    return int(min(65, max(5, errors**2))) | 1
+def _onset(values: NDArray[np.float64], first: int, limit: float, height: float) -> tuple[int, int]:
+    """The index at which a rise left the level before it, and that from which on it is above a limit.
+
+    Args:
+        values: All losses.
+        first: Index of the first loss of the lowest block.
+        limit: What the smoothed loss stays above since the rise.
+        height: Height of the rise.
+    """
+    sigma = noise(values[first : first + 64])
+    # wide enough for an error of a tenth of the height
+    width = int(min(65, max(5, (10 * OF_MEDIAN * sigma / max(height, 1e-300)) ** 2))) | 1
+    begin = max(0, first - 256)
+    tail = smooth(values[begin:], width)
+    passed = last_before(tail > limit)
+    before = tail[:passed]
+    if not len(before):
+        return begin, begin
+    # what grows slowly begins before it passes the limit, where it leaves the lower part of what came before
+    base = float(np.quantile(before, 0.2)) + max(height / 20, 3 * OF_MEDIAN * sigma / math.sqrt(width))
+    return begin + last_before(before > base), begin + passed

@@ -40,7 +40,7 @@ WARMER = Condition(
 
 @run_rule("diverging", quantity=TRAINING_LOSS)
 def diverging(evidence: RunEvidence) -> Iterator[Finding]:
-    """A loss that has risen by a third of what it had fallen, and stays there for 50 steps and a twentieth of the run.
+    """A loss that has risen by a third of what it had fallen, and stays there for 100 steps and a twentieth of the run.
 
     Severe if it is as high as at the start and gradients have grown threefold or weights by half; a note if neither has
     grown, since the loss of a network that plays against another, or of data that become harder, rises by design. While
