@@ -17,7 +17,7 @@ import pytest
 from wellcond.diagnosis import rules
 from wellcond.diagnosis.rule import RULES
 from wellcond.diagnosis.threshold import Condition, Threshold, thresholds_in
-from wellcond.recording import loss_curve
+from wellcond.recording import loss_curve, rises
 from wellcond.recording import rules as run_rules
 from wellcond.recording.run_rule import RUN_RULES
 
@@ -29,7 +29,7 @@ ALL = {
     for package, names in PACKAGES
     for name in sorted(names)
     for each in thresholds_in(getattr(package, name.replace("-", "_")))
-} | {f"loss_curve: {each.quantity}": each for each in thresholds_in(loss_curve)}
+} | {f"rises: {each.quantity}": each for file in (loss_curve, rises) for each in thresholds_in(file)}
 THRESHOLDS = {name: each for name, each in ALL.items() if isinstance(each, Threshold)}
 
 
