@@ -28,6 +28,7 @@ from benchmarks.networks import networks
 from benchmarks.prices import prices
 from benchmarks.probes import probes
 from benchmarks.products import products
+from benchmarks.recording import recording
 from benchmarks.timing import environment
 from benchmarks.training_steps import training_steps
 
@@ -110,6 +111,7 @@ PARTS: dict[str, Callable[[str, bool], Any]] = {
     "prices": prices,
     "growth": lambda device, quick: {"axes": slopes(device, 1)} if quick else growth(device, 5),
     "probes": _probes,
+    "recording": lambda device, quick: recording(device, 100 if quick else 500),
 }
 
 

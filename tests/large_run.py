@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from wellcond.recording.directory.run_directory import ROWS, RunDirectory
-from wellcond.recording.directory.segments import schema, write_segment
+from wellcond.recording.directory.segments import write_segment
 from wellcond.results import quantities as q
 
 NAMES = (q.GRADIENT_NORM, q.UPDATE_RATIO, q.SIGNAL_RMS, q.WEIGHT_NORM)
@@ -35,9 +35,9 @@ def write_large_run(folder: Path, rows: int, layers: int = 200) -> None:
         columns = {
             "time": 1.7e9 + np.repeat(np.arange(first, first + count), block).astype(float),
             "step": steps,
-            "layer": pa.DictionaryArray.from_arrays(np.tile(layer[order], count), layer_names).cast(pa.string()),
-            "quantity": pa.DictionaryArray.from_arrays(np.tile(quantity[order], count), quantities).cast(pa.string()),
+            "layer": pa.DictionaryArray.from_arrays(np.tile(layer[order], count), layer_names),
+            "quantity": pa.DictionaryArray.from_arrays(np.tile(quantity[order], count), quantities),
             "value": (loss * np.exp(0.1 * random.normal(size=len(steps)))).astype(np.float32).astype(float),
-            "unit": pa.array([""] * len(steps)),
+            "unit": pa.DictionaryArray.from_arrays(np.zeros(len(steps), np.int32), [""]),
         }
-        write_segment(folder / ROWS, number, number, pa.table(columns, schema=schema()))
+        write_segment(folder / ROWS, number, number, pa.table(columns))

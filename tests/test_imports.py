@@ -28,7 +28,7 @@ PAPERS_ORDER = ["models", "data", "training", "experiments", "papers", "commands
 FLOOR = {room: floor for floor, room in enumerate(ORDER)}
 FLOOR[""] = FLOOR["recording"]  # the package itself, which imports all that is public
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
-OF_ONE_FILE = ("diagnosis/rules", "remedies", "recording/rules")
+OF_ONE_FILE = ("diagnosis/rules", "recording/rules", "remedies")
 """Folders with one rule or remedy per file, which names its own thresholds or lines."""
 PROTOCOLS = {
     "Operator": "a user's own matrix, a tensor and our operators are all measured",

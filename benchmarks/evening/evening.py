@@ -101,7 +101,7 @@ class Evening:
                 self._running[chosen.cell.key] = chosen
                 store = self.plan.store(chosen.cell, chosen.entry.scale)
                 measure = NamedMeasure(chosen.cell.experiment)
-                yield Task(chosen.cell, measure, store, self.device, self.data, chosen.seconds / 60)
+                yield Task(chosen.cell, measure, store, self.data, chosen.seconds / 60, device=self.device)
             else:
                 yield None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -14,6 +15,7 @@ from benchmarks.rates.sweep import batches, trained
 from benchmarks.rates.tasks import Task
 from wellcond.learning_rate.race.suggest_lr import planned_steps
 
+Method = Callable[[Task, int, int], tuple[float, float]]
 OTHER_BATCHES = 100
 """Added to the seed: a method must not see the batches in the order in which its rate is judged."""
 
@@ -27,17 +29,24 @@ def suggest_lr(task: Task, seed: int, steps: int) -> tuple[float, float]:
     return suggestion.lr, suggestion.cost.u
 
 
+def at_price(method: Method) -> Method:
+    """A method that is given what it may take in training steps, which is the same for runs of up to 10,000 steps."""
+    known = cache(method)
+    return lambda task, seed, steps: known(task, seed, planned_steps(steps))
+
+
 def own_rate(task: Task, _seed: int, _steps: int) -> tuple[float, float]:
     """The rate that the script has."""
     return task.own, 0.0
 
 
-def halving(task: Task, seed: int, steps: int) -> tuple[float, float]:
+@at_price
+def halving(task: Task, seed: int, price: int) -> tuple[float, float]:
     """Successive halving over 16 rates of the sweep's range: a quarter of the price for 16, for 8, for 4 and for 2."""
     alive = list(np.geomspace(task.rates[0], task.rates[-1], 16))
     length, cost = 0, 0
     while len(alive) > 1:
-        more = planned_steps(steps) // (4 * len(alive))
+        more = price // (4 * len(alive))
         length += more
         cost += more * len(alive)
         curves = {lr: trained(task, lr, seed, length, OTHER_BATCHES) for lr in alive}
@@ -46,14 +55,14 @@ def halving(task: Task, seed: int, steps: int) -> tuple[float, float]:
     return float(alive[0]), float(cost)
 
 
-def torch_lr_finder(task: Task, seed: int, steps: int) -> tuple[float, float]:
+@at_price
+def torch_lr_finder(task: Task, seed: int, price: int) -> tuple[float, float]:
     """torch-lr-finder with its defaults: 1e-7 to 100, or until the smoothed loss is five times its lowest.
 
     Its smoothing weighs a new loss by 0.05, and the rate is where that loss falls most steeply.
     """
-    count = planned_steps(steps)
     rates, smooth = [], []
-    for lr, loss in range_test(task, seed, 1e-7, 100.0, count):
+    for lr, loss in range_test(task, seed, 1e-7, 100.0, price):
         rates.append(lr)
         smooth.append(0.05 * loss + 0.95 * smooth[-1] if smooth else loss)
         if not math.isfinite(loss) or smooth[-1] > 5 * min(smooth):
@@ -62,14 +71,14 @@ def torch_lr_finder(task: Task, seed: int, steps: int) -> tuple[float, float]:
     return rates[middle][int(np.gradient(np.array(smooth[middle])).argmin())], float(len(rates))
 
 
-def lightning_finder(task: Task, seed: int, steps: int) -> tuple[float, float]:
+@at_price
+def lightning_finder(task: Task, seed: int, price: int) -> tuple[float, float]:
     """The finder of Lightning's `Tuner.lr_find` with its defaults: 1e-8 to 1, early stop at four times the lowest.
 
     Its smoothing weighs a new loss by 0.02 and corrects for the beginning; the first ten are left out, and the last.
     """
-    count = planned_steps(steps)
     rates, smooth, mean = [], [], 0.0
-    for i, (lr, loss) in enumerate(range_test(task, seed, 1e-8, 1.0, count)):
+    for i, (lr, loss) in enumerate(range_test(task, seed, 1e-8, 1.0, price)):
         mean = 0.98 * mean + 0.02 * loss
         rates.append(lr)
         smooth.append(mean / (1 - 0.98 ** (i + 1)))
@@ -97,7 +106,7 @@ def range_test(task: Task, seed: int, low: float, high: float, count: int) -> It
         yield lr, loss.item()
 
 
-METHODS: dict[str, Callable[[Task, int, int], tuple[float, float]]] = {
+METHODS: dict[str, Method] = {
     "suggest_lr": suggest_lr,
     "the script's own rate": own_rate,
     "successive halving": halving,

@@ -17,14 +17,16 @@ from wellcond.diagnosis.probes.behavior import FIRST_PASS, PROBES
 from wellcond.diagnosis.rule import explanation
 from wellcond.diagnosis.threshold import Condition, Threshold, thresholds_in
 from wellcond.recording import rules as run_rules
-from wellcond.recording.run_rule import RUN_RULES, run_explanation
+from wellcond.recording.course import RUN_RULES
+from wellcond.recording.run_rule import run_explanation
 from wellcond.remedies import REMEDIES
+from wellcond.results.quantities import title_of
 
 INTRO = """# Rules
 
-What `wc.diagnose` looks for, and what `wc.Recorder` looks for in a run. Every rule is one file,
-`wellcond/diagnosis/rules/<name>.py` or `wellcond/recording/rules/<name>.py`, or a folder, with thresholds and their
-origin at the top. The descriptions below are the rules' own, as `wellcond diagnose --explain RULE` prints them.
+What `wc.diagnose` looks for. Every rule is one file, `wellcond/diagnosis/rules/<name>.py`, or a folder, with
+thresholds and their origin at the top. The descriptions below are the rules' own, as `wellcond diagnose --explain RULE`
+prints them.
 
 A finding is *severe* if the network will not train as it should, a *warning* if it costs speed or accuracy, and a
 *note* if it is worth knowing. How often the rules are right: [What a verdict is worth](verdicts.md). What each remedy
@@ -45,6 +47,11 @@ PROBES_INTRO = """## What the probes ask
 A network is judged by what it does and not by the names of its modules. Each probe changes one thing on the first
 batch, passes it through again and compares. A cost is in training steps (forward and backward pass of one mini-batch)
 and the most it can be; `diagnosis.evidence.behavior` holds what they showed."""
+OF_RUNS = """## Rules of a run
+
+What [`wc.Recorder`](guides/recording.md) looks for over the steps of a training, in files
+`wellcond/recording/rules/<name>.py`. A rule that finds the same fault as one above has its name. The inspection of
+`wc.diagnose`, with all of its rules, is repeated during a run too, as often as the budget pays for it."""
 OWN = """## A rule of your own
 
 ```python
@@ -73,12 +80,12 @@ From then on `wc.diagnose` applies it. `ignore=("many-parameters",)`, or `--igno
 def page() -> str:
     """The page as markdown: a table of all rules, the causal graph, then each rule in full."""
     lines = ["| rule | kind | looks for |", "|---|---|---|"]
-    for name in sorted(RULES | RUN_RULES):
-        about = explanation(name) if name in RULES else f"In a recorded run: {run_explanation(name)}"
-        first = about.partition("\n\n")[0].replace("\n", " ")
+    for name in sorted(RULES):
+        first = explanation(name).partition("\n\n")[0].replace("\n", " ")
         lines.append(f"| [`{name}`](#{name}) | {kind_of(name)} | {_cell(first)} |")
     graph = f"{GRAPH}\n\n```mermaid\n{NATURAL_SIZE}\n{as_mermaid()}\n```"
-    return "\n\n".join([INTRO, "\n".join(lines), graph, _probes(), *map(_entry, sorted(RULES | RUN_RULES)), OWN]) + "\n"
+    of_runs = [OF_RUNS, *map(_run_entry, sorted(RUN_RULES))]
+    return "\n\n".join([INTRO, "\n".join(lines), graph, _probes(), *map(_entry, sorted(RULES)), *of_runs, OWN]) + "\n"
 
 
 def _probes() -> str:
@@ -93,34 +100,35 @@ def _probes() -> str:
 
 
 def _entry(name: str) -> str:
-    """One rule: what it looks for, its thresholds, the basis of its findings, what it explains, and the remedies.
-
-    A rule that judges recorded runs too has a part for that.
-    """
-    parts = [f"## {name}"]
-    files = [getattr(package, name.replace("-", "_"), None) for package in (rules, run_rules)]
-    of_diagnosis, of_run = files
-    if of_diagnosis is not None:
-        parts += [explanation(name), *_table(of_diagnosis)]
-    if of_run is not None:
-        parts += [f"**In a recorded run.** {run_explanation(name)}", *_table(of_run)]
-    bases = {basis for file in files if file is not None for basis in bases_in(file)}
+    """One rule: what it looks for, its thresholds, the basis of its findings, what it explains, and the remedies."""
+    file = getattr(rules, name.replace("-", "_"))
+    advised = advised_by(name, file)
+    others = [other for other, remedy in REMEDIES.items() if name in remedy.rules and other not in advised]
     facts = [
-        f"- **Kind**: {kind_of(name)}. **Basis** of its findings: {' or '.join(sorted(bases, key=BASES.index))}.",
+        f"- **Kind**: {kind_of(name)}. **Basis** of its findings: {' or '.join(bases_in(file))}.",
         f"- **Explains**: {_links(sorted(CAUSES.get(name, ())))}.",
+        f"- **Remedy** in the finding: {_codes(advised) or 'lines for the case at hand'}.",
+        f"- `treat` also tries: {_codes(others) or 'nothing made for this rule'}.",
     ]
-    if of_diagnosis is not None:
-        advised = advised_by(name, of_diagnosis)
-        others = [other for other, remedy in REMEDIES.items() if name in remedy.rules and other not in advised]
-        facts += [
-            f"- **Remedy** in the finding: {_codes(advised) or 'lines for the case at hand'}.",
-            f"- `treat` also tries: {_codes(others) or 'nothing made for this rule'}.",
-        ]
-    return "\n\n".join([*parts, "\n".join(facts)])
+    return "\n\n".join([f"## {name}", explanation(name), *_table(file), "\n".join(facts)])
+
+
+def _run_entry(name: str) -> str:
+    """One rule of a run: what it looks for, the mistake, its thresholds, and the quantity it judges."""
+    file = getattr(run_rules, name.replace("-", "_"))
+    _, _, mistake = inspect.cleandoc(file.__doc__ or "").partition("\n\n")
+    judged = dict.fromkeys(title_of(each.quantity) for each in RUN_RULES[name])
+    effects = sorted(CAUSES.get(name, ()))
+    facts = [
+        f"- **Judges** over the steps: {', '.join(judged)}.",
+        f"- **Explains**, if it began first: {_links(effects)}.",
+    ]
+    return "\n\n".join([f"### {name}, over a run", run_explanation(name), mistake, *_table(file), "\n".join(facts)])
 
 
 def _links(names: list[str]) -> str:
-    return ", ".join(f"[`{name}`](#{name})" for name in names) or "no other rule"
+    anchors = {name: name if name in RULES else f"{name}-over-a-run" for name in names}
+    return ", ".join(f"[`{name}`](#{anchor})" for name, anchor in anchors.items()) or "no other rule"
 
 
 def _codes(names: list[str]) -> str:

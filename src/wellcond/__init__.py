@@ -75,9 +75,6 @@ if TYPE_CHECKING:
     from wellcond.recording.recorder import Recorder
     from wellcond.recording.run import Run, read_run
 
-    # over training
-    from wellcond.recording.run import Run, read_run
-
 __all__ = [
     "BNP",
     "GGN",
@@ -121,7 +118,6 @@ __all__ = [
     "Recorder",
     "Result",
     "Row",
-    "Run",
     "Run",
     "ScaleAmendedSGD",
     "Spectrum",
@@ -185,8 +181,6 @@ _ON_DEMAND = {
     "lr_table": "wellcond.learning_rate.race.rate_table",
     "suggest_lr": "wellcond.learning_rate.race.suggest_lr",
     "SuggestedRate": "wellcond.learning_rate.race.suggested_rate",
-    "Run": "wellcond.recording.run",
-    "read_run": "wellcond.recording.run",
 }
 
 

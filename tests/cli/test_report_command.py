@@ -28,8 +28,8 @@ def test_it_prints_the_verdict_and_writes_the_page(folder: Path) -> None:
 
 
 def test_the_exit_code_is_that_of_the_worst_finding(tmp_path: Path) -> None:
-    made = small_run()
-    milder = write_run(tmp_path / "b", Run.of(made.history, made.findings[1:], made.manifest))
+    recorded_run = small_run()
+    milder = write_run(tmp_path / "b", Run.of(recorded_run.history, recorded_run.findings[1:], recorded_run.manifest))
     codes = [run("report", milder, "--fail-on", each, "--json").exit_code for each in ("severe", "warning", "never")]
     assert codes == [0, 3, 0]
 

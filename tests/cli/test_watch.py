@@ -62,14 +62,14 @@ def test_without_a_run_one_look_is_refused(tmp_path: Path) -> None:
 
 
 def test_it_waits_for_a_run_follows_it_and_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = small_run()
+    recorded_run = small_run()
     later = [Row(1300, "", q.TRAINING_LOSS, 0.125, "")]
     directory = None
 
     def something_happens(_seconds: float) -> None:
         nonlocal directory
         if directory is None:
-            directory = open_run(tmp_path / "a", made)
+            directory = open_run(tmp_path / "a", recorded_run)
         elif later:
             directory.append([later.pop()])
         else:

@@ -29,6 +29,10 @@ LOWER = (0.1, 0.01, 1e-4, 1e-6, 1e-9)
 """Factors of the rate, tried one after another where the loss goes up, until it goes down."""
 HIGHER = (10.0, 100.0)
 """Factors of the rate, tried where the loss moves little."""
+FAR_HIGHER = (1e4, 1e6)
+"""Factors of the rate, tried after these where the weights hardly move either."""
+HARDLY_MOVES = 1e-2
+"""‖Δθ‖/‖θ‖ after a short run, below which its rate cannot tell whether the network trains."""
 RISE = 0.02
 """Share of the loss: a rise from which lower rates are tried. Around a minimum, steps go up and down by less."""
 SPIKE = 1.3
@@ -39,6 +43,10 @@ takes 2,000 to 100,000."""
 STRONG_PENALTY = 1e-3
 """A run without weight decay is made where an adaptive optimizer adds a stronger L2 penalty to the gradient before it
 divides by its size: with weights of 0.1 and gradients of 1e-4 both are equally large. Ordinary are 1e-5 to 5e-4."""
+FAR_ABOVE = 30.0
+"""A run is made in which the group with the highest rate has that of the next, if its own is this many times higher;
+rates of layers that were trained before are a tenth or a hundredth of a new head's."""
+ALIKE_RATES = "rates more alike"
 STRONG_DROPOUT = 0.6
 """A run without dropout is made where a layer drops more; 0.5 is the largest share in ordinary use."""
 
@@ -137,24 +145,28 @@ class Attempts:
         if factor == 1 and not changes:
             self.trained = run
         early = after = (math.nan,) * len(self.known.before)
-        lost, most_lost, of_outputs = math.nan, "", None
+        lost, most_lost, of_outputs, moved = math.nan, "", None, math.nan
         try:
             run.run(self.short)
             early = after = tuple(run.evaluate())
+            moved = _moved(self.trainer, run)
             lost, most_lost = _lost(self.trainer, run)
             if steps > self.short and not self.allowed.is_late:
                 run.run(steps - self.short)
                 after = tuple(run.evaluate())
                 of_outputs = worth(run, self.trainer.batch)
         except Exception as error:  # at the first weights all batches passed: these are outside of what the code takes
+            if not run.losses:  # the first step itself failed, at the first weights
+                raise
             run.diverged_at, run.cause = len(run.losses) + 1, str(error)
             after = (math.nan,) * len(early)
-        return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost, of_outputs)
+        return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost, of_outputs, moved)
 
     def allows(self, steps: int, what: str) -> bool:
         """Whether another attempt fits; if not, it is left out."""
         evaluations = 1 + (steps > self.short)
-        return self.allowed.has(steps + evaluations * len(self.known.before) / 3, what)
+        of_outputs = 2 if steps > self.short else 0
+        return self.allowed.has(steps + (evaluations * len(self.known.before) + of_outputs) / 3, what)
 
     def lower(self, known: Trial, own: Attempt) -> list[Attempt]:
         """Lower rates until the loss falls, or until it rises in proportion to two rates, as steps uphill make it."""
@@ -174,13 +186,16 @@ class Attempts:
         """Higher rates while the loss falls: above that of its own, or above the highest of its schedule, and this."""
         attempts: list[Attempt] = []
         at_peak = [(self.rise, self.long)] if self.rise > 1 else []
-        for factor, steps in (*at_peak, *((self.rise * factor, self.short) for factor in HIGHER)):
+        for factor, steps in (*at_peak, *((self.rise * factor, self.short) for factor in (*HIGHER, *FAR_HIGHER))):
+            if factor > self.rise * max(HIGHER) and not 0 < attempts[-1].moved < HARDLY_MOVES:
+                break
             self.report(f"{factor:g} times its rate", 0.4)
             if not self.allows(steps, "higher rates"):
                 break
             attempts.append(self.attempt(factor, steps))
             falls = known.outcome(attempts[-1]) in FALLING
-            if not falls or replace(known, others=tuple(attempts)).uphill:
+            goes_on = falls or 0 < attempts[-1].moved < HARDLY_MOVES
+            if not goes_on or replace(known, others=tuple(attempts)).uphill:
                 break
         return attempts
 
@@ -193,8 +208,13 @@ class Attempts:
                 return True
         return False
 
+    def next_lower_rate(self) -> float:
+        """The rate below the highest of all groups, if that is far higher; 0 otherwise."""
+        rates = sorted({self.scale * nonzero_lr(group) for group in self.optimizer.param_groups if group["params"]})
+        return rates[-2] if len(rates) > 1 and rates[-1] >= FAR_ABOVE * rates[-2] > 0 else 0.0
+
     def variants(self, known: Trial) -> dict[str, Attempt]:
-        """Ablation runs: no weight decay, no dropout, BatchNorm in evaluation mode."""
+        """Ablation runs: no weight decay, no dropout, rates that are more alike, BatchNorm in evaluation mode."""
         attempts: dict[str, Attempt] = {}
         modules = list(self.trainer.problem.model.modules())
         if self.is_decay_in_question(known) and self.allows(self.long, "a run without weight decay"):
@@ -205,11 +225,23 @@ class Attempts:
             self.report("no dropout", 0.65)
             with Undropped(self.dropped):  # a function in the model's code does not know the mode of a module
                 attempts["no dropout"] = self.attempt(1.0, self.long, dropout=False)
+        lower = self.next_lower_rate()
+        if lower and self.allows(self.long, "a run with rates that are more alike"):
+            self.report("rates that are more alike", 0.67)
+            attempts[ALIKE_RATES] = self.attempt(1.0, self.long, most=lower)
         norms = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
         if any(not m.training for m in norms) and self.allows(self.long, "a run with running statistics"):
             self.report("running statistics", 0.7)
             attempts["running statistics"] = self.attempt(1.0, self.long, batchnorm="running")
         return attempts
+
+
+def _moved(trainer: CopyTrainer, run: CopyRun) -> float:
+    """How far a run has gone: ‖Δθ‖/‖θ‖ over all trainable parameters."""
+    pairs = [*zip(trainer.problem.params.values(), run.problem.params.values(), strict=True)]
+    size = sum(float(before.detach().double().square().sum()) for before, _ in pairs)
+    way = sum(float((after.detach().double() - before.detach().double()).square().sum()) for before, after in pairs)
+    return math.sqrt(way / size) if size else math.inf
 
 
 def _lost(trainer: CopyTrainer, run: CopyRun) -> tuple[float, str]:

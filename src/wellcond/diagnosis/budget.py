@@ -13,6 +13,7 @@ from torch.optim import SGD, Optimizer
 from wellcond.diagnosis.probes.behavior import price as probes_price
 from wellcond.diagnosis.trial import trial_price
 from wellcond.problem.problem import Problem
+from wellcond.results import Cost
 from wellcond.training.optimizers import groups_of
 
 
@@ -78,6 +79,7 @@ class Budget:
         problem: What is diagnosed.
         optimizer: Optimizer that trains it.
         batch_size: Examples in its first batch.
+        before: Cost of the problem when the diagnosis began.
 
     Attributes:
         is_fast: Whether only the largest eigenvalues are measured, without a certificate, and no trace.
@@ -87,12 +89,17 @@ class Budget:
     """
 
     def __init__(
-        self, requested: Literal["fast", "full"] | float, problem: Problem, optimizer: Optimizer | None, batch_size: int
+        self,
+        requested: Literal["fast", "full"] | float,
+        problem: Problem,
+        optimizer: Optimizer | None,
+        batch_size: int,
+        before: Cost,
     ) -> None:
         self.is_fast = requested == "fast"
         self.seconds = math.inf if isinstance(requested, str) else float(requested)
         self._deadline = time.perf_counter() + self.seconds
-        self._problem, self._before, self._batch_size = problem, problem.cost, batch_size
+        self._problem, self._before, self._batch_size = problem, before, batch_size
         self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
         self._product = product_price(problem.model) + PRECONDITIONED_U * self.rate_is_apart
         self._start = GRAPH_U + STEP_U * (optimizer is not None)

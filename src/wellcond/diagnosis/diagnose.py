@@ -35,7 +35,7 @@ from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.problem.working_mode import in_working_mode
-from wellcond.results import Progress
+from wellcond.results import Cost, Progress
 from wellcond.results.progress import shows_progress
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of, scheduled_lr
@@ -105,17 +105,19 @@ def diagnose(
     check_known((*ignore, *(select or ())))
     check_budget(budget)
     check_is_problem(problem)
+    with problem.measuring():
+        pass  # refuses a stale problem: one that is made of it would not show that it is one
     passed = optimizer
     optimizer = optimizer_of(problem, scheduler if passed is None else passed)
+    chosen = chosen_layers(problem.model, layers)
+    held = held_groups(problem, optimizer)
+    lr = max(map(current_lr, held), default=None)
     lines_of = lines_by_remedy(problem, optimizer)
-    problem = in_working_mode(taken_apart(problem))
-    batch_size = _first_batch_size(problem)
     with own_arithmetic():
-        chosen = chosen_layers(problem.model, layers)
-        held = held_groups(problem, optimizer)
-        lr = max(map(current_lr, held), default=None)
-        allowed = Budget(budget, problem, optimizer if held else None, batch_size)
-        before = problem.cost
+        asked, at_call = problem, problem.cost
+        problem = in_working_mode(taken_apart(asked))
+        before = at_call if problem is asked else Cost()
+        allowed = Budget(budget, problem, optimizer if held else None, _first_batch_size(problem), before)
 
         def so_far(evidence: Evidence) -> Diagnosis:
             cost = problem.cost - before
@@ -134,7 +136,7 @@ def diagnose(
             )
 
         parts = Parts(
-            problem, allowed, progress, lambda evidence: None if on_part is None else on_part(so_far(evidence))
+            problem, allowed, progress, lambda evidence: None if on_part is None else on_part(so_far(evidence)), before
         )
         only = None if layers is None else tuple(chosen)
         evidence = Evidence(
@@ -150,7 +152,10 @@ def diagnose(
         evidence = _with_layers(evidence, layers, allowed, parts, so_far)
         evidence = _tried(evidence, allowed, parts)
         evidence = with_curvature(evidence, allowed, parts)
-        return so_far(evidence)
+        diagnosis = so_far(evidence)
+        if problem is not asked:
+            asked.count_copies(diagnosis.cost - (asked.cost - at_call))
+        return diagnosis
 
 
 def _step_seconds(problem: Problem) -> float:

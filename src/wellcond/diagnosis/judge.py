@@ -18,6 +18,10 @@ from wellcond.diagnosis.runs import OTHER_LR
 from wellcond.problem.problem import Problem
 from wellcond.remedies import Setup, lines_for
 
+OF_THE_COURSE = (
+    "learning-rate-too-high", "learning-rate-too-low", "diverging", "loss-not-decreasing", "labels-unrelated",
+)  # fmt: skip
+"""Rules that judge by whether the loss falls in a trial."""
 LinesByRemedy = Callable[[str, float | None], str]
 """The lines to write for the remedy of this name, at this learning rate."""
 
@@ -123,8 +127,11 @@ def _excused(finding: Finding, evidence: Evidence) -> Finding:
     """A measured symptom or scale is no more than a warning if the trial shows that the network trains.
 
     Sharp attention is excused only once the network has learned: it may be sharp on purpose then, but not at the start.
+    What the course of the loss shows is a note where the loss follows the model itself, unless it gets out of hand.
     """
     trial = evidence.trial
+    if trial is not None and trial.follows_itself and finding.rule in OF_THE_COURSE and not trial.is_out_of_hand:
+        return replace(finding, severity="note")
     if finding.severity != "severe" or trial is None:
         return finding
     if trial.own is not None and evidence.optimizer is None:

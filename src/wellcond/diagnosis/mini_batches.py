@@ -48,7 +48,7 @@ def mini_batches(problem: Problem, most: int = MOST_EXAMPLES, *, batches: int = 
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         whole = [batch for _, batch in islice(data, batches)]
     count = length_hint(problem.batches, 0) or len(whole)
-    are_cut = examples_in(whole[0]) > most and _runs_on_part(problem, whole[0])
+    are_cut = examples_in(whole[0]) > most and runs_on_part(problem, whole[0])
     pieces = [piece for batch in whole for piece in cut(batch, most)] if are_cut else whole
     return MiniBatches(pieces[:batches], count * len(pieces) / len(whole))
 
@@ -65,10 +65,10 @@ def cut(batch: Batch, most: int) -> list[Batch]:
 
 def handful(problem: Problem, batch: Batch, count: int) -> Batch:
     """The first few examples; the batch itself if it cannot be cut, as a graph."""
-    return _part(batch, slice(count)) if _runs_on_part(problem, batch) else batch
+    return _part(batch, slice(count)) if runs_on_part(problem, batch) else batch
 
 
-def _runs_on_part(problem: Problem, batch: Batch) -> bool:
+def runs_on_part(problem: Problem, batch: Batch) -> bool:
     """Whether the model runs on half of a batch: a graph's nodes look like examples, but belong to its edges."""
     if not share_examples(batch):
         return False

@@ -53,15 +53,22 @@ class Parts:
         budget: What it may cost.
         progress: Called as (part, share of all work done).
         on_part: Called after every part with the evidence so far.
+        before: Cost of the problem when the diagnosis began: what was spent since belongs to the first part.
 
     Attributes:
         done: Every part so far.
     """
 
     def __init__(
-        self, problem: Problem, budget: Budget, progress: Progress | None, on_part: Callable[[Evidence], None]
+        self,
+        problem: Problem,
+        budget: Budget,
+        progress: Progress | None,
+        on_part: Callable[[Evidence], None],
+        before: Cost,
     ) -> None:
         self._problem, self._budget, self._progress, self._on_part = problem, budget, progress, on_part
+        self._counted = before
         self.done: list[Part] = []
         self._is_interrupted = False
         self._share = 0.0
@@ -100,7 +107,7 @@ class Parts:
             return None
         report = self._report(name)
         of = self._problem if of is None else of
-        began, before, before_of = time.perf_counter(), self._problem.cost, of.cost
+        began, before_of = time.perf_counter(), of.cost
         result: T | None = None
         outcome: Outcome = "measured"
         note = ""
@@ -122,7 +129,7 @@ class Parts:
         if of is not self._problem:
             self._problem.count_copies(of.cost - before_of)
             note = note or f"of the first {of.batch_count} of {self._problem.batch_count} batches"
-        cost = self._problem.cost - before
+        cost, self._counted = self._problem.cost - self._counted, self._problem.cost
         self._budget.spend(cost.matvecs)
         self._end(name, outcome, note, cost, time.perf_counter() - began)
         return result

@@ -23,21 +23,22 @@ SATISFIED = 0.01
 """Share of their start to which the other terms must have fallen: they have all that they want."""
 SHRINKS = 0.5
 """Share of its start to which a penalty of the weights must have fallen, where it is the only thing that is learned."""
-SAME = 1e-5
+ROUNDED = 1e-5
 """Relative difference of a term between two batches that is rounding."""
 STALLS = 0.97
 """Share of its value from which on a term stands still: in a run that goes on for half its length."""
 
 
-def swamped(attempts: Attempts) -> Swamped | None:
+def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
     """Compare a run with all terms, which it continues, with one of the term that has not been learned.
 
     Args:
         attempts: With the optimizer as it is, of which the run at its own rate has been made.
+        tells_nothing: Whether that run's outputs may as well be those of other examples.
 
     Returns:
         None if the loss is no sum, the term still falls, or the other terms have not fallen to a hundredth, nor to a
-        half where they are a penalty of the weights and this one has not fallen at all.
+        half where they are a penalty of the weights and this one has not fallen at all, or not by what is learned.
     """
     trainer, own = attempts.trainer, attempts.trained
     before, after = _values(trainer, trainer.start().problem), _values(trainer, own.problem)
@@ -46,8 +47,8 @@ def swamped(attempts: Attempts) -> Swamped | None:
     which = max(range(len(after)), key=lambda k: after[k])
     others_before, others_after = sum(before) - before[which], sum(after) - after[which]
     are_satisfied = others_after < SATISFIED * others_before
-    is_stuck = after[which] > STALLS * before[which] and others_after < SHRINKS * others_before
-    if not (are_satisfied or is_stuck):
+    is_stuck = tells_nothing or after[which] > STALLS * before[which]
+    if not (are_satisfied or (is_stuck and others_after < SHRINKS * others_before)):
         return None
     of_weights = _are_same(others_after, _values(trainer, own.problem, 1), which)
     if not (are_satisfied or of_weights):
@@ -69,7 +70,7 @@ def swamped(attempts: Attempts) -> Swamped | None:
 
 def _are_same(others: float, values: list[float], which: int) -> bool:
     """Whether the other terms have the same sum for another batch."""
-    return len(values) > which and math.isclose(sum(values) - values[which], others, rel_tol=SAME)
+    return len(values) > which and math.isclose(sum(values) - values[which], others, rel_tol=ROUNDED)
 
 
 def _values(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]:

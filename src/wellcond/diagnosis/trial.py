@@ -19,8 +19,9 @@ from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.labels import relation
 from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful, mini_batches
 from wellcond.diagnosis.probes.constant_terms import lost_slope
-from wellcond.diagnosis.probes.cut_off import cut_off
+from wellcond.diagnosis.probes.cut_off import MOST_LAYERS, cut_off
 from wellcond.diagnosis.probes.drawn import weighs_by_itself
+from wellcond.diagnosis.probes.goals import moves_with_the_model
 from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
 from wellcond.diagnosis.shared_norms import shared_norm
 from wellcond.diagnosis.swamped import swamped
@@ -44,6 +45,8 @@ FEW_STEPS, FEWER_BATCHES = 150.0, 4
 """Below this many steps allowed, the trial has this many mini-batches: each evaluation passes all of them."""
 FEW = 8
 """Examples that any sound network can fit."""
+PAIRS_U = 2.0 + MOST_LAYERS / 3
+"""Cost of exchanging outputs, and of moving layers that get no gradient."""
 BY_CHANCE = 4.0
 """Standard deviations of shuffled targets: below it the inputs may not predict the targets, and what a run learns may
 be single examples."""
@@ -100,14 +103,17 @@ def trial(
         before = tuple(start.evaluate())
         if not all(map(math.isfinite, before)):
             raise NonFinite("the loss is NaN or infinite before any step, so there is nothing to try.")
-        what, spent = "whether the loss can be compared over time", start.problem.cost
-        is_drawn = failures.attempt(what, lambda: weighs_by_itself(start.problem), False)
-        trainer.cost += start.problem.cost - spent
+        is_drawn = False
+        with failures.recording("whether the loss can be compared over time"), start.counted() as copy:
+            is_drawn = weighs_by_itself(copy)
         if is_drawn:
             raise Unsupported(
                 "the loss weighs its terms by what the model itself draws or decides, such as returns of its actions: "
                 "it need not fall while the model gets better, so a few steps tell nothing."
             )
+        follows_itself = False
+        with failures.recording("whether the loss has fixed targets"), start.counted() as copy:
+            follows_itself = moves_with_the_model(copy)
         known = Trial(before, _constant(problem, start, batches, fmean(before)))
         own: Attempt | None = None
         others: list[Attempt] = []
@@ -122,7 +128,8 @@ def trial(
             if own.run.diverged_at is None:
                 what = "norms at several places"
                 norm = failures.attempt(what, lambda: shared_norm(trainer, attempts.trained), None)
-                crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts), None)
+                tells_nothing = is_suspect(known, own)
+                crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts, tells_nothing), None)
             is_in_doubt = any(each is not None and each.best < BY_CHANCE for each in related) and not known.has_learned
             if (
                 is_in_doubt
@@ -140,16 +147,17 @@ def trial(
                 few = _few(problem, batches[0], in_pass, steps, failures)
         of_one_point = None
         unreached: tuple[str, ...] = ()
-        if is_suspect(known, own) and sees_pairs(start, batches[0]):
-            spent = start.problem.cost
-            unreached = failures.attempt("what outputs send no gradient to", lambda: cut_off(start.problem), ())
-            trainer.cost += start.problem.cost - spent
+        what = "whether outputs tell examples apart"
+        if is_suspect(known, own) and allowed.has(PAIRS_U, what) and sees_pairs(start, batches[0]):
+            with failures.recording("what outputs send no gradient to"), start.counted() as copy:
+                unreached = cut_off(copy)
             if few is not None:
-                of_one_point = loss_of_one_point(start.problem, batches[0])
+                with start.counted() as copy:
+                    of_one_point = loss_of_one_point(copy, batches[0])
                 if allowed.has(price, "a handful of examples in training mode"):
                     few = replace(few, paired=_few_worth(problem, batches[0], in_pass, few))
         report("what inputs tell of targets", 0.95)
-        modes = _modes(trainer)
+        modes = _modes(trainer, allowed)
     size = examples_in(batches[0]) if share_examples(batches[0]) else None
     left_out = tuple(allowed.left_out)
     return Trial(
@@ -169,6 +177,7 @@ def trial(
         of_one_point,
         unreached,
         norm,
+        follows_itself,
     )
 
 
@@ -197,7 +206,7 @@ def _handful_steps(in_pass: float, most: float) -> int:
 
 def _handful_price(steps: int, examples: int) -> float:
     """The cost of a handful, also where it is trained uphill too, in steps of a mini-batch with `examples` examples."""
-    return (5 * steps / 3 + 4) * min(FEW / examples, 1.0)
+    return (5 * steps / 3 + 4) * min(FEW / examples, 1.0) + 1
 
 
 def _mini_batch_count(most: float) -> int:
@@ -248,9 +257,9 @@ def _few(problem: Problem, batch: Batch, in_pass: float, steps: int, failures: F
             opposite.run(len(best.losses))
             uphill = opposite.evaluate()[0]
         constant = _constant(problem, start, [examples], before)
-        spent = best.problem.cost
-        lost = failures.attempt("whether every term of the loss has a gradient", lambda: lost_slope(best.problem), None)
-        trainer.cost += best.problem.cost - spent
+        lost = None
+        with failures.recording("whether every term of the loss has a gradient"), best.counted() as copy:
+            lost = lost_slope(copy)
         return Handful(count, lr, before, best.evaluate()[0], constant, best.as_run, uphill, lost)
 
 
@@ -287,9 +296,11 @@ def _few_worth(problem: Problem, batch: Batch, in_pass: float, few: Handful) -> 
     return None
 
 
-def _modes(trainer: CopyTrainer) -> tuple[float, float] | None:
+def _modes(trainer: CopyTrainer, allowed: Allowance) -> tuple[float, float] | None:
     """The loss in training and in evaluation mode, both without dropout."""
     if not any(isinstance(m, _BatchNorm) and m.track_running_stats for m in trainer.problem.model.modules()):
+        return None
+    if not allowed.has(2 * trainer.batch_count / 3, "both modes of BatchNorm"):
         return None
     batch, running = trainer.start(dropout=False), trainer.start(dropout=False, batchnorm="running")
     return fmean(batch.evaluate()), fmean(running.evaluate())

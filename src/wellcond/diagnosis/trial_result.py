@@ -39,6 +39,8 @@ AROUND_MINIMUM = 0.1
 """Fraction of the loss by which mini-batch steps may raise the loss of a network that has learned."""
 HALF = 0.5
 """Fraction of the initial loss, and of the constant's, below which a run leaves no doubt that the network learns."""
+OUT_OF_HAND = 2.0
+"""Loss after over loss before that no moving target explains."""
 PROPORTIONAL = 2.0
 """Factor within which a rise is proportional to the rate. Overshooting grows with the square of the rate: by 10 to 100
 times more between two rates that are tried."""
@@ -58,6 +60,7 @@ class Attempt:
             below their precision; NaN if it was not counted.
         most_lost: The parameter with most of these weights; "" if they were not counted.
         paired: What its outputs on the first batch are worth at the end; None for a short run, or if that is not known.
+        moved: ‖Δθ‖/‖θ‖ after the number of steps that all attempts have taken; NaN if it is not finite.
     """
 
     factor: float
@@ -68,6 +71,7 @@ class Attempt:
     lost: float = math.nan
     most_lost: str = ""
     paired: Paired | None = None
+    moved: float = math.nan
 
     @property
     def loss(self) -> float:
@@ -196,7 +200,8 @@ class Trial:
         constant: Loss of the best constant prediction on these batches, if it is known.
         own: Run with the optimizer as it is; None without one.
         others: Runs at other rates, if they were needed.
-        variants: Runs at its own rate with one change: `"no weight decay"`, `"no dropout"`, `"running statistics"`.
+        variants: Runs at its own rate with one change: `"no weight decay"`, `"no dropout"`, `"rates more alike"`,
+            `"running statistics"`.
         few: Run on a handful of examples.
         modes: Loss with each batch's statistics and with the running ones, if the model has both.
         relation: Whether the inputs predict the targets; None if that cannot be probed.
@@ -210,6 +215,8 @@ class Trial:
             on which example outputs belong to; None where that was not in question.
         cut_off: Layers whose weights move an output that sends them no gradient, sought in the same case.
         shared_norm: A BatchNorm that is called at several places; None if there is none.
+        follows_itself: Whether what a step compares outputs with moves along with the model, as a Q-network's goal: the
+            loss may rise while the model gets better.
     """
 
     before: tuple[float, ...]
@@ -229,6 +236,7 @@ class Trial:
     of_one_point: float | None = None
     cut_off: tuple[str, ...] = ()
     shared_norm: SharedNorm | None = None
+    follows_itself: bool = False
 
     @property
     def loss(self) -> float:
@@ -323,6 +331,12 @@ class Trial:
         """The runs at all rates, from the lowest to the highest."""
         own = () if self.own is None else (self.own,)
         return tuple(sorted((*own, *self.others), key=lambda attempt: attempt.factor))
+
+    @property
+    def is_out_of_hand(self) -> bool:
+        """Whether the run at its own rate diverges, or ends twice as high as it began."""
+        own = self.own
+        return own is not None and (own.run.diverged_at is not None or not own.loss < OUT_OF_HAND * abs(self.loss))
 
     @property
     def spike(self) -> float:

@@ -19,15 +19,15 @@ def worth(run: CopyRun, batch: Batch) -> Paired | None:
     """The loss of a batch with the right outputs and with those of other examples; None if that is not known."""
     if run.diverged_at is not None:
         return None
-    with contextlib.suppress(Exception):  # the user's loss may refuse other outputs
-        return paired(run.problem, batch)
+    with contextlib.suppress(Exception), run.counted() as problem:  # the user's loss may refuse other outputs
+        return paired(problem, batch)
     return None
 
 
 def sees_pairs(run: CopyRun, batch: Batch) -> bool:
     """Whether the loss depends on which example outputs belong to; False if that is not known."""
-    with contextlib.suppress(Exception):  # as above
-        return depends_on_pairs(run.problem, batch)
+    with contextlib.suppress(Exception), run.counted() as problem:  # as above
+        return depends_on_pairs(problem, batch)
     return False
 
 

@@ -23,7 +23,7 @@ from wellcond.problem.loss.outputs import own_loss
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import NoTargets, Step, TrainingStep, as_inputs
 
-MOST_BATCHES: Final = 64
+MOST_APART: Final = 64
 """Batches that are taken apart."""
 SEEDS: Final = (0, 1)
 """With either, the loss of the same outputs is the same: what a step draws goes into the inputs alone."""
@@ -105,17 +105,19 @@ def taken_apart(problem: Problem) -> Problem:
     """
     if not isinstance(problem.loss, TrainingStep):
         return problem
-    function = problem.loss.function
+    function, before = problem.loss.function, problem.cost
     with contextlib.suppress(Exception), problem.measuring(), rng_kept(problem.device):
         with contextlib.closing(problem.data()) as data:
-            batches = [batch for _, (batch, _) in islice(data, MOST_BATCHES)]
+            batches = [batch for _, (batch, _) in islice(data, MOST_APART)]
         loss = _loss_of(problem, function, batches[0])
         if loss is None:
             return problem
         pairs = [
             (_inputs(problem, function, index, batch), loss.targets_of(batch)) for index, batch in enumerate(batches)
         ]
-        return Problem(problem.model, loss, pairs, problem.batchnorm, dropout=problem.dropout)
+        apart = Problem(problem.model, loss, pairs, problem.batchnorm, dropout=problem.dropout)
+        apart.count_copies(problem.cost - before)
+        return apart
     return problem
 
 
@@ -133,7 +135,7 @@ def with_drawn_targets(problem: Problem) -> Problem | None:
     function = problem.loss.function
     with contextlib.suppress(Exception), problem.measuring(), rng_kept(problem.device):
         with contextlib.closing(problem.data()) as data:
-            batches = [batch for _, (batch, _) in islice(data, MOST_BATCHES)]
+            batches = [batch for _, (batch, _) in islice(data, MOST_APART)]
         pairs = [_asked(problem, function, batch, seed) for seed, batch in enumerate(batches)]
         is_drawn = not torch.equal(pairs[0][1], _asked(problem, function, batches[0], len(batches))[1])
         if is_drawn and all(bool(asked.isfinite().all()) for _, asked in pairs):

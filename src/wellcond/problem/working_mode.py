@@ -15,9 +15,11 @@ def in_working_mode(problem: Problem) -> Problem:
 
     A model with auxiliary heads returns their outputs in training alone, and its loss takes no others.
     """
+    before = problem.cost
     if problem.dropout is not None or _works(problem):
         return problem
     trained = Problem(problem.model, problem.loss, problem.source, problem.batchnorm, dropout=0)
+    trained.count_copies(problem.cost - before)
     return trained if _works(trained) else problem
 
 

@@ -1,8 +1,8 @@
 """The allowance: how much of a run's time recording may take, what each part of it took, and when it is its turn.
 
-Every part has an account. Time that passes in the run pays a share of the budget into each, and what a part took is
-taken out. A part that takes about a training step has its turn when it owes nothing, and pays afterwards: so the first
-numbers come early. A more expensive one waits until it has saved the rest of its price.
+Time that passes in the run pays into purses, and the parts of recording pay what they took from theirs. A part that
+takes about a training step has its turn when its purse owes nothing, and pays afterwards: so the first numbers come
+early. A more expensive one waits until the rest of its price is saved.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-HANDED_OUT = 0.9
-"""Part of the budget that accounts are paid: hooks cost a little more than what a clock inside them sees."""
+HANDED_OUT = 0.92
+"""Activity of the budget that purses are paid: hooks cost a little more than what a clock inside them sees."""
 DEBT = 1.5
-"""Usual steps of the run that a part may owe after a turn."""
+"""Usual steps of the run that a purse may owe after a turn."""
 RECENT = 15
 """Times of steps whose median is a usual step, and turns whose median is the price of a part."""
 FIRST_STEPS = 2
@@ -27,57 +27,66 @@ SPACING = 0.04
 WARMING_UP = 2.0
 """How much longer the first turn of a part takes than the next ones will: kernels are chosen, memory is new."""
 MOST_SAVED = 3.0
-"""Turns that an account saves up for."""
+"""Turns, or steps if these are longer, that a purse saves up for."""
 
 
 @dataclass
-class Account:
-    """What one part of recording may take, and took.
+class Purse:
+    """Time for one part of recording, or for several that share it.
 
     Attributes:
-        share: Its part of the budget, relative to the shares of the other parts.
-        price: Usual steps that its first turn is thought to take; then the seconds of a turn, by its last ones.
-        least_spacing: Steps between two turns at least.
-        most_spacing: Steps up to which the spacing grows with the step.
-        balance: Seconds that it has, or owes.
-        next_step: The step from which on it is due.
-        turns: Number of its turns so far.
-        waited: Steps that it was due and could not pay, before its last turn.
-        is_open: Whether it takes part at all.
+        share: Its part of the budget, relative to other purses.
+        balance: Seconds that are in it, or that it owes.
     """
 
     share: float
+    balance: float = 0.0
+
+
+@dataclass
+class Activity:
+    """One part of recording: what it costs, and when it is due.
+
+    Attributes:
+        purse: What it is paid from.
+        price: Usual steps that its first turn is thought to take; then the seconds of a turn, by its last ones.
+        least_spacing: Steps between two turns at least.
+        most_spacing: Steps up to which the spacing grows with the step.
+        next_step: The step from which on it is due.
+        turns: Number of its turns so far.
+        is_open: Whether it takes turns at all.
+    """
+
+    purse: Purse
     price: float = 1.0
     least_spacing: int = 1
     most_spacing: int = 500
-    balance: float = 0.0
     next_step: int = 0
     turns: int = 0
-    waited: int = 0
     is_open: bool = True
     _took: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def take_turn(self, seconds: float, step: int) -> None:
         """Pay for a turn at this step, and set when the next one is due."""
-        self.balance -= seconds
-        self.waited = max(0, step - self.next_step) if self.turns else 0
+        self.purse.balance -= seconds
         self.turns += 1
         if self.turns > 1:
             self._took.append(seconds)
         self.price = statistics.median(self._took) if self._took else seconds / WARMING_UP
         self.next_step = step + max(self.least_spacing, min(self.most_spacing, int(SPACING * step)))
 
-    def forget_prices(self) -> None:
+    def change_price(self, factor: float) -> None:
         """Turns will take another time from now on."""
         self._took.clear()
+        self.price *= factor
 
 
 class Allowance:
-    """The accounts of all parts of recording.
+    """The parts of recording and what they may take.
 
     Args:
         budget: Share of the run's time that recording may take.
-        accounts: One per part, by name.
+        parts: By name.
 
     Attributes:
         wall: Seconds of the run, without jumps of the clock.
@@ -85,18 +94,18 @@ class Allowance:
         usual_step: Seconds of a usual step of the run, without recording.
 
     Example:
-        >>> allowance = Allowance(0.1, {"probe": Account(share=1.0, price=0.0)})
+        >>> allowance = Allowance(0.1, {"probe": Activity(Purse(1.0))})
         >>> for step in range(1, 101):
         ...     allowance.pass_time(1.0)
         ...     if allowance.is_turn("probe", step):
         ...         allowance.charge("probe", 2.0, step)
-        >>> allowance.accounts["probe"].turns, round(allowance.share, 2)
+        >>> allowance.parts["probe"].turns, round(allowance.share, 2)
         (5, 0.09)
     """
 
-    def __init__(self, budget: float, accounts: dict[str, Account]) -> None:
+    def __init__(self, budget: float, parts: dict[str, Activity]) -> None:
         self.budget = budget
-        self.accounts = accounts
+        self.parts = parts
         self.wall = self.spent = self.usual_step = 0.0
         self._steps: deque[float] = deque(maxlen=RECENT)
         self._passed = 0
@@ -112,7 +121,7 @@ class Allowance:
         self._pay(min(seconds, LONGEST * steps * self.usual_step))
 
     def spend(self, seconds: float) -> None:
-        """Recording took this long for what it does on every step, which comes before what accounts are paid."""
+        """Recording took this long for what it does on every step, which is paid before anything else."""
         self.spent += seconds
         self._pay(seconds)
         self._fund -= seconds
@@ -121,26 +130,32 @@ class Allowance:
         """A part had a turn at this step, and took this long."""
         self.spent += seconds
         self._pay(seconds)
-        self.accounts[part].take_turn(seconds, step)
+        self.parts[part].take_turn(seconds, step)
 
-    def is_turn(self, part: str, step: int) -> bool:
-        """Whether a part is due at this step, and its account pays for it."""
-        account = self.accounts[part]
-        if not account.is_open or step < account.next_step or self._passed < FIRST_STEPS:
+    def is_turn(self, name: str, step: int) -> bool:
+        """Whether a part is due at this step, and its purse pays for it."""
+        part = self.parts[name]
+        if not part.is_open or step < part.next_step or self._passed < FIRST_STEPS:
             return False
         if self._fund > 0:
             self._share_out()
-        return account.balance >= max(0.0, self.price(part) - DEBT * self.usual_step)
+        return part.purse.balance >= max(0.0, self._price(part) - DEBT * self.usual_step)
 
-    def price(self, part: str) -> float:
-        """Seconds that the next turn of a part is expected to take."""
-        account = self.accounts[part]
-        return account.price if account.turns else account.price * self.usual_step
+    def is_rich(self, name: str) -> bool:
+        """Whether the purse of a part has saved as much as it may."""
+        part = self.parts[name]
+        return part.purse.balance >= 0.9 * (self._most_saved(part.purse) - self._price(part))
 
-    def close(self, part: str) -> None:
-        """A part takes no more turns, if it has an account; the others get its share."""
-        if part in self.accounts:
-            self.accounts[part].is_open = False
+    def is_poor(self, name: str, step: int) -> bool:
+        """Whether a part was due for twice its spacing before this step, because its purse could not pay."""
+        part = self.parts[name]
+        spacing = max(part.least_spacing, min(part.most_spacing, int(SPACING * step)))
+        return step > part.next_step + 2 * spacing
+
+    def close(self, name: str) -> None:
+        """A part, if it is one, takes no more turns."""
+        if name in self.parts:
+            self.parts[name].is_open = False
 
     @property
     def share(self) -> float:
@@ -149,29 +164,46 @@ class Allowance:
 
     def state_dict(self) -> dict[str, Any]:
         """All numbers that it depends on."""
-        accounts = {name: vars(account) | {"_took": list(account._took)} for name, account in self.accounts.items()}
+        names = ("price", "next_step", "turns", "is_open")
+        parts = {
+            name: {each: getattr(part, each) for each in names} | {"took": list(part._took)}
+            for name, part in self.parts.items()
+        }
         numbers = {name: getattr(self, name) for name in ("wall", "spent", "usual_step", "_passed", "_fund")}
-        return {"accounts": accounts, "numbers": numbers, "steps": list(self._steps)}
+        balances = {name: part.purse.balance for name, part in self.parts.items()}
+        return {"parts": parts, "balances": balances, "numbers": numbers, "steps": list(self._steps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from saved numbers."""
         vars(self).update(state["numbers"])
         self._steps = deque(state["steps"], maxlen=RECENT)
-        for name, saved in state["accounts"].items():
-            if name in self.accounts:
-                is_open = self.accounts[name].is_open and saved["is_open"]
-                self.accounts[name] = Account(
-                    **saved | {"_took": deque(saved["_took"], maxlen=RECENT), "is_open": is_open}
-                )
+        for name, saved in state["parts"].items():
+            part = self.parts[name]
+            part.price, part.next_step, part.turns = saved["price"], saved["next_step"], saved["turns"]
+            part.is_open = part.is_open and saved["is_open"]
+            part._took = deque(saved["took"], maxlen=RECENT)
+            part.purse.balance = state["balances"][name]
+
+    def _price(self, part: Activity) -> float:
+        """Seconds that its next turn is expected to take."""
+        return part.price if part.turns else part.price * self.usual_step
 
     def _pay(self, seconds: float) -> None:
         self.wall += seconds
         self._fund += HANDED_OUT * self.budget * seconds
 
+    def _purses(self) -> list[Purse]:
+        return list({id(part.purse): part.purse for part in self.parts.values() if part.is_open}.values())
+
+    def _most_saved(self, purse: Purse) -> float:
+        prices = [self._price(part) for part in self.parts.values() if part.purse is purse and part.is_open]
+        return MOST_SAVED * max(self.usual_step, *prices)
+
     def _share_out(self) -> None:
-        of_open = [(name, account) for name, account in self.accounts.items() if account.is_open]
-        per_share = self._fund / sum(account.share for _, account in of_open)
-        for name, account in of_open:
-            most = MOST_SAVED * max(self.price(name), self.usual_step)
-            account.balance = max(account.balance, min(account.balance + per_share * account.share, most))
+        """Divide what has come in among purses; one that is full leaves the rest unspent."""
+        purses = self._purses()
+        per_share = self._fund / sum(purse.share for purse in purses)
+        for purse in purses:
+            most = self._most_saved(purse)
+            purse.balance = max(purse.balance, min(purse.balance + per_share * purse.share, most))
         self._fund = 0.0

@@ -9,6 +9,9 @@ from torch import Tensor
 MOST_PASSES = 64
 """Calls that are taken for micro-batches of one step, until the first step of the optimizer is seen."""
 
+MORE = object()
+"""What stands for a loss while a step has more micro-batches to come."""
+
 
 class StepCount:
     """Counts steps of the optimizer, by its hooks.
@@ -26,8 +29,8 @@ class StepCount:
 
     Example:
         >>> count = StepCount()
-        >>> [count.loss_of_step(taken, value) for taken, value in ((0, 3.0), (1, 5.0), (2, 2.0))]
-        [None, 4.0, 2.0]
+        >>> count.loss_of_step(0, 3.0) is MORE, count.loss_of_step(1, 5.0), count.loss_of_step(2, 2.0)
+        (True, 4.0, 2.0)
     """
 
     def __init__(self, step: int = 0) -> None:
@@ -37,20 +40,23 @@ class StepCount:
         self._taken = 0
         self._waiting: list[Any] = []
         self._patience = MOST_PASSES
+        self._is_lost = False
+        """Whether steps of the optimizer have not been seen for too long."""
 
     def loss_of_step(self, taken: int, value: Any) -> Any:
-        """The loss of a step, or the mean of its micro-batches; None if there are more of these to come.
+        """The loss of a step, or the mean of its micro-batches; `MORE` if there are others to come.
 
         Args:
             taken: Steps that the optimizer has taken so far.
             value: The loss of this call.
         """
         if taken == self._taken:
-            if len(self._waiting) < self._patience:
+            if not self._is_lost and len(self._waiting) < self._patience:
                 self._waiting.append(value)
-                return None
+                return MORE
+            self._is_lost = True
         else:
-            self._taken = taken
+            self._taken, self._is_lost = taken, False
             self.passes = 1 + len(self._waiting)
             if not self.sees_steps or self.passes > 1 + self._patience:
                 self._patience = self.passes - 1
@@ -62,12 +68,18 @@ class StepCount:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the count is, between two steps."""
-        return {"step": self.step, "passes": self.passes, "sees_steps": self.sees_steps, "patience": self._patience}
+        return {
+            "step": self.step,
+            "passes": self.passes,
+            "sees_steps": self.sees_steps,
+            "patience": self._patience,
+            "is_lost": self._is_lost,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved count; an optimizer's own steps are counted anew."""
         self.step, self.passes = state["step"], state["passes"]
-        self.sees_steps, self._patience = state["sees_steps"], state["patience"]
+        self.sees_steps, self._patience, self._is_lost = state["sees_steps"], state["patience"], state["is_lost"]
 
     def begin(self, number: int | None) -> int:
         """The next step; its number, if it is counted elsewhere."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.recording.course import Course
@@ -15,18 +18,28 @@ from wellcond.recording.mishaps import Mishaps, warn
 from wellcond.recording.run import read_run
 from wellcond.recording.run_rule import RunEvidence
 from wellcond.results import Row
+from wellcond.results import quantities as q
 from wellcond.results.result import as_json
 
 OnFinding = Callable[[Finding], Any]
 """Called with a finding when it begins, and again, with `until` set, when it has ended."""
 
 
-MOST_NOTED = 1000
-"""Steps whose examples are remembered."""
+SPIKE = "loss-spike"
+MOST_NOTED, MOST_NAMED = 1000, 16
+"""Steps whose examples are remembered, and examples that a finding names."""
 
 
 class FindingWarning(UserWarning):
     """A finding of a recorded run, as it begins. `warnings.simplefilter("ignore", FindingWarning)` silences them."""
+
+
+@functools.cache
+def warm_up_rules() -> None:
+    """Judge a few rows once: what is loaded for it then does not interrupt a training."""
+    rows = [Row(step, layer, q.GRADIENT_NORM, 1.0 + step % 3, "") for step in range(60) for layer in ("", "0")]
+    losses = [Row(step, "", q.TRAINING_LOSS, 1.0 + step % 3, "") for step in range(60)]
+    Course().update(RunEvidence(History([*rows, *losses]), 59, ("0",)))
 
 
 class Logbook:
@@ -64,7 +77,8 @@ class Logbook:
         self._layers, self._optimizer, self._ignore = layers, optimizer, ignore
         self._on_finding, self._directory, self._mishaps = on_finding, directory, mishaps
         self._unwritten: list[Row] = []
-        self._indices: dict[int, str] = {}
+        self._indices: dict[int, Any] = {}
+        self._examples: dict[int, str] = {}
 
     def add(self, rows: Collection[Row]) -> None:
         """Add rows of later steps."""
@@ -86,12 +100,28 @@ class Logbook:
             directory = self._directory
             self._mishaps.attempt("files", lambda: directory.truncate(step))
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All so far, worst first; one about a spike names the examples, if they are known."""
+        return tuple(map(self._named, self.course.findings))
+
+    def _named(self, finding: Finding) -> Finding:
+        step = finding.step or 0
+        if finding.rule != SPIKE:
+            return finding
+        if step in self._indices:
+            places = torch.as_tensor(self._indices.pop(step)).flatten().tolist()
+            few = ", ".join(map(str, places[:MOST_NAMED]))
+            self._examples[step] = few if len(places) <= MOST_NAMED else f"{few} … ({len(places)})"
+        examples = self._examples.get(step)
+        return finding if examples is None else replace(finding, evidence=finding.evidence | {"examples": examples})
+
     def judge(self, step: int) -> None:
         """Apply the rules to everything so far, and tell what began and what ended."""
         evidence = RunEvidence(self.history, step, self._layers, self._optimizer, self.inspected, self.inspected_at)
         began, ended = self.course.update(evidence)
-        events = [FindingEvent("began", step, each) for each in began]
-        events += [FindingEvent("ended", step, each) for each in ended]
+        events = [FindingEvent("began", step, self._named(each)) for each in began]
+        events += [FindingEvent("ended", step, self._named(each)) for each in ended]
         if not events:
             return
         if self._directory is not None:
@@ -117,7 +147,7 @@ class Logbook:
         rows = [tuple(row) for row in self.history.rows()] if self._directory is None else []
         return {
             "rows": rows,
-            "findings": as_json(self.course.findings),
+            "findings": as_json(self.findings),
             "inspected": as_json(self.inspected),
             "inspected_at": self.inspected_at,
         }

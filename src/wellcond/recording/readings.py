@@ -54,11 +54,10 @@ class Readings:
         """Rows of all readings; with `wait=False` only those that have arrived from a GPU."""
         readings, self._waiting = self._waiting, []
         if not readings:
-            flat = torch.empty(0)
-        else:
-            device = readings[0].values.device
-            flat = torch.cat([each.values.to(device, non_blocking=True).reshape(-1) for each in readings])
-        if flat.device.type != "cuda":
+            return self._arrived(wait=wait)
+        device = readings[0].values.device
+        flat = torch.cat([each.values.to(device, non_blocking=True).reshape(-1) for each in readings])
+        if device.type != "cuda":
             return [*self._arrived(wait=True), *_rows(readings, flat.tolist())]
         pinned = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
         pinned.copy_(flat, non_blocking=True)

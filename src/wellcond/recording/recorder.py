@@ -16,21 +16,25 @@ from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.training_step import Step, TrainingStep
 from wellcond.recording.allowance import Allowance
 from wellcond.recording.checks import check_share, is_compiled, model_of, optimizers_of
-from wellcond.recording.counting import StepCount
+from wellcond.recording.counting import MORE, StepCount
 from wellcond.recording.directory.run_directory import MAX_BYTES, RunDirectory
 from wellcond.recording.entries import entries_of
 from wellcond.recording.history import History
-from wellcond.recording.logbook import Logbook, OnFinding
+from wellcond.recording.logbook import Logbook, OnFinding, warm_up_rules
 from wellcond.recording.loss_watch import LossWatch
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.probing import Probing, warm_up
 from wellcond.recording.readings import Readings
 from wellcond.recording.run import Run
 from wellcond.recording.sampling import EVERYTHING, Sampling
-from wellcond.recording.turns import Turns, all_accounts
+from wellcond.recording.turns import Turns, all_parts
 from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
 from wellcond.results import Row
 from wellcond.results import quantities as q
+
+COMPILED = """\
+the model is compiled, so hooks do not see its layers: their outputs are measured in passes of their own, without \
+dropout"""
 
 
 class Recorder:
@@ -112,15 +116,16 @@ class Recorder:
         budget = check_share(budget)
         self.model = model_of(model)
         self.optimizers = optimizers_of(self.model, optimizer)
-        self._entries = entries_of(self.model, self.optimizers, budget)
+        calls_are_seen = not is_compiled(model, self.model)
+        notes = [] if calls_are_seen else [COMPILED]
+        self._entries = entries_of(self.model, self.optimizers, budget) | {"notes": notes}
         directory = None if run_dir is None else RunDirectory.open(run_dir, self._entries, max_bytes=max_bytes)
         self._clock, self._mishaps, self._readings = clock, Mishaps(clock), Readings()
-        calls_are_seen = not is_compiled(model, self.model)
         self._sampling = Sampling(self.model, self.optimizers, scaler, calls_are_seen, self._readings, self._mishaps)
         layout = self._sampling.layout
         names = " and ".join(type(each).__name__ for each in self.optimizers)
         self._logbook = Logbook(layout.every_name(), names, ignore, on_finding, directory, self._mishaps)
-        self._allowance = Allowance(budget, all_accounts())
+        self._allowance = Allowance(budget, all_parts())
         self._probing = Probing(self.model, loss, self.optimizers, layout, self._allowance)
         self._turns = Turns(
             self._sampling, self._probing, self._logbook, self._readings, self._allowance, self._mishaps, clock
@@ -131,6 +136,7 @@ class Recorder:
         self._is_open = True
         weakref.finalize(self, self._sampling.remove)  # one that is never closed leaves no hooks either
         warm_up()
+        warm_up_rules()
         if calls_are_seen:  # a model that is yet to be compiled must not see hooks
             self._sampling.plan(EVERYTHING)
 
@@ -139,7 +145,7 @@ class Recorder:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings so far, worst first: `.step` is where each began, `.until` where it ended, None if it is there."""
-        return self._logbook.course.findings
+        return self._logbook.findings
 
     @property
     def history(self) -> History:
@@ -244,10 +250,7 @@ class Recorder:
 
     def _notes(self) -> Iterator[str]:
         if self._sampling.activations is None:
-            yield (
-                "the model is compiled, so hooks do not see its layers: their outputs are measured in passes of their "
-                "own, without dropout"
-            )
+            yield COMPILED
         elif self._sampling.activations.outputs.is_half and not self._sampling.has_scaler:
             yield "half precision without scaler=…: the norm before clipping is not recorded"
         if self._count.step and not self._count.sees_steps:
@@ -260,20 +263,24 @@ class Recorder:
 
     def _record(self, value: Any, batch: Any, number: int | None, indices: Any, began: float) -> None:
         value = self._count.loss_of_step(self._sampling.optimizer_steps, value)
-        if value is None:
+        if value is MORE:
             return
         last = self._count.step
         step = self._count.begin(number)
         if step <= last:
             self._turns.fetch()
             self._logbook.truncate(step - 1)
+        is_alarming = False
         if isinstance(value, Tensor) and value.device.type != "cpu":
-            is_alarming = False
             self._readings.add(value.reshape(()), lambda numbers: [Row(step, "", q.TRAINING_LOSS, numbers[0], "")])
         else:
-            loss = value.item() if isinstance(value, Tensor) else float(value)
-            is_alarming = self._losses.is_alarming(step, loss)
-            self._turns.rows.append(Row(step, "", q.TRAINING_LOSS, loss, ""))
+            try:
+                loss = value.item() if isinstance(value, Tensor) else float(value)
+            except (TypeError, ValueError, RuntimeError) as error:
+                self._mishaps.report("the loss", f"step() was not called with a number: {one_line(error)}")
+            else:
+                is_alarming = self._losses.is_alarming(step, loss)
+                self._turns.rows.append(Row(step, "", q.TRAINING_LOSS, loss, ""))
         if self._sampling.has_new_rates:
             self._turns.rows += self._sampling.rates(step)
         if indices is not None:

@@ -102,16 +102,15 @@ class Run(Result):
             import pandas
         except ImportError as error:
             raise MissingExtra("pandas", "pandas") from error
-        series = list(self.history)
-        lengths = [len(each) for _, _, each in series]
-        names = [(layer, quantity, self.history.unit(quantity)) for quantity, layer, _ in series]
-        layers, quantities, units = (np.repeat(np.array(each, object), lengths) for each in zip(*names, strict=True))
+        quantities, layers, series = zip(*(list(self.history) or [("", "", EMPTY)]), strict=True)
+        units = [self.history.unit(quantity) for quantity in quantities]
+        lengths = [len(each) for each in series]
         columns = {
-            "step": np.concatenate([each.steps for _, _, each in series]),
-            "layer": layers,
-            "quantity": quantities,
-            "value": np.concatenate([each.values for _, _, each in series]),
-            "unit": units,
+            "step": np.concatenate([each.steps for each in series]),
+            "layer": np.repeat(np.array(layers, object), lengths),
+            "quantity": np.repeat(np.array(quantities, object), lengths),
+            "value": np.concatenate([each.values for each in series]),
+            "unit": np.repeat(np.array(units, object), lengths),
         }
         return pandas.DataFrame(columns).sort_values("step", kind="stable", ignore_index=True)
 
@@ -185,18 +184,10 @@ class Follower:
     def __init__(self, path: str | Path) -> None:
         self._folder = Path(path).expanduser().absolute()
         self._reader = EndsReader()
-        self._lives = 0
 
     def read(self) -> Run:
         """The run as it is now: all of the whole network, and of each layer only what its files end with."""
-        return _read(self._folder, self._rows)
-
-    def _rows(self) -> Recorded:
-        lives = len(manifests.read_manifest(self._folder)["lives"])
-        if lives != self._lives:  # a resumed run may have dropped rows
-            self._reader = EndsReader()
-        self._lives = lives
-        return read_rows(self._folder / ROWS, self._reader)
+        return _read(self._folder, lambda: read_rows(self._folder / ROWS, self._reader))
 
 
 def _read(folder: Path, read: Callable[[], Recorded]) -> Run:
@@ -204,7 +195,7 @@ def _read(folder: Path, read: Callable[[], Recorded]) -> Run:
     manifest = manifests.read_manifest(folder)
     recorded = read()
     events, damaged = findings_log.read_lines(folder)
-    cut = (f"{damaged} line{'s' * (damaged > 1)} of {findings_log.NAME} left out: damaged.",) if damaged else ()
+    cut = (f"{damaged} line{'s' * (damaged > 1)} of {findings_log.FINDINGS} left out: damaged.",) if damaged else ()
     return Run(
         history=recorded.history,
         findings=findings_log.findings_of(events),

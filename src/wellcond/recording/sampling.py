@@ -112,9 +112,9 @@ class Sampling:
             Rows of numbers that are not on a device.
         """
         self.end()
-        found = [watch.gradients for watch in self.steps if watch.gradients is not None]
-        if found:
-            self._readings.add(*gradient_reading(step, found))
+        gradients = [watch.gradients for watch in self.steps if watch.gradients is not None]
+        if gradients:
+            self._readings.add(*gradient_reading(step, gradients))
         changed = [watch.updates for watch in self.steps if watch.updates is not None]
         if changed:
             whole = sum(len(watch.parameters()) for watch in self.steps)
@@ -149,8 +149,8 @@ class Sampling:
         momenta = [group["betas"][0] if "betas" in group else group.get("momentum", 0.0) for group in groups]
         if not any(isinstance(momentum, Tensor) for momentum in momenta):
             rows += self._if_new(step, "", q.MOMENTUM, max(map(float, momenta), default=0.0), "")
-        rates = [group["lr"] for group in groups if not isinstance(group["lr"], Tensor)]
-        if len(set(rates)) > 1:
+        rates = [group["lr"] for group in groups if isinstance(group.get("lr"), float)]
+        if len(set(rates)) > 1 and len(rates) == len(groups):
             for group in groups:
                 layers = dict.fromkeys(self.layout.layer_of(p) for p in group["params"])
                 for layer in filter(None, layers):

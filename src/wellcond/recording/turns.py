@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from wellcond.problem.batches import examples_in
-from wellcond.recording.allowance import Account, Allowance
+from wellcond.recording.allowance import Allowance, Activity, Purse
 from wellcond.recording.logbook import Logbook
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.noise import NoiseScale
-from wellcond.recording.probes.probing import CURVATURE, PASS, Probing, probe_accounts
+from wellcond.recording.probes.probing import CURVATURE, PASS, Probing, probe_parts
 from wellcond.recording.probes.subject import wait_for
 from wellcond.recording.readings import Readings
 from wellcond.recording.sampling import EVERYTHING, GRADIENTS, NOTHING, Sampling
@@ -23,16 +25,18 @@ SECONDS_BETWEEN_FILES = 10.0
 """Rows are written so often: what a run that is killed has lost at most."""
 LOOKS, LONGEST_LOOK = 25, 10
 """What is due is looked for at every step, then 25 times while steps grow e-fold, then every 10 steps."""
+FEWEST_EXCESSES, MOST_EXCESSES = 5, 25
+"""Steps of which everything was read whose median excess over usual steps is charged too."""
 JUDGING = "judging"
 
 
-def all_accounts() -> dict[str, Account]:
-    """An account for each part of recording, with its share of the budget."""
+def all_parts() -> dict[str, Activity]:
+    """The parts of recording, with their shares of the budget and guesses of their prices, in steps."""
     return {
-        GRADIENTS: Account(0.05, price=0.05, most_spacing=50),
-        EVERYTHING: Account(0.13, price=0.3),
-        JUDGING: Account(0.08, price=0.1, least_spacing=10),
-        **probe_accounts(),
+        GRADIENTS: Activity(Purse(0.05), price=0.05, most_spacing=50),
+        EVERYTHING: Activity(Purse(0.13), price=0.3),
+        JUDGING: Activity(Purse(0.07), price=0.1, least_spacing=10),
+        **probe_parts(),
     }
 
 
@@ -71,6 +75,7 @@ class Turns:
         self._allowance, self._mishaps, self._clock = allowance, mishaps, clock
         self.noise = NoiseScale()
         self._charged = 0.0
+        self._excess: deque[float] = deque(maxlen=MOST_EXCESSES)
         self._looked_at: float | None = None
         self._looked_step = 0
         self._written = clock()
@@ -86,8 +91,9 @@ class Turns:
             is_alarming: Whether its loss stands out, so that it is judged now.
             now: The time at which recording of the step began.
         """
-        in_hooks, self._mishaps.seconds = self._mishaps.seconds, 0.0
-        ran = self._pass_time(step, in_hooks, now)
+        unseen = self._unseen_in_hooks()
+        in_hooks, self._mishaps.seconds = self._mishaps.seconds + unseen, 0.0
+        ran = self._pass_time(step, in_hooks, unseen, now)
         if depth := self._sampling.depth:
             self._charge(depth, step, lambda: self._collect(step, ran), already=in_hooks)
         if batch is not None:
@@ -115,7 +121,7 @@ class Turns:
         squared = {step: norm**2 for step, norm in norms.items() if step is not None}
         self._logbook.add([*rows, *self.noise.rows(squared)])
 
-    def _pass_time(self, step: int, in_hooks: float, now: float) -> float | None:
+    def _pass_time(self, step: int, in_hooks: float, unseen: float, now: float) -> float | None:
         """Pay the allowance for the steps since the last look; returns the seconds that each took."""
         last, steps = self._looked_at, step - self._looked_step
         own, charged, self.own, self._charged = self.own, self._charged, 0.0, 0.0
@@ -123,9 +129,17 @@ class Turns:
         if last is None or steps < 1:  # the first step is not timed: what comes before it is no training
             return None
         ran = now - last - own - in_hooks
+        if self._sampling.depth == EVERYTHING and steps == 1 and self._allowance.usual_step:
+            self._excess.append(ran + unseen - self._allowance.usual_step)
         self._allowance.pass_time(ran, steps)
         self._allowance.spend(max(0.0, own - charged))
         return ran / steps
+
+    def _unseen_in_hooks(self) -> float:
+        """Seconds that a step takes longer than others when everything is read of it, beyond what its hooks measure."""
+        if self._sampling.depth != EVERYTHING or len(self._excess) < FEWEST_EXCESSES:
+            return 0.0
+        return max(0.0, statistics.median(self._excess))
 
     def _collect(self, step: int, ran: float | None) -> None:
         self.rows += self._sampling.collect(step)
@@ -139,6 +153,7 @@ class Turns:
         part = self._probing.due(step, has_moved=bool(before))
         if part is None:
             return
+        was_poor = self._allowance.is_poor(part, step)
         wait_for(self._sampling.device)
         rows: list[Row] = []
 
@@ -148,7 +163,7 @@ class Turns:
         self._charge(part, step, lambda: self._mishaps.attempt(part, run))
         if not rows:
             return
-        self._probing.adapt(part, batch)
+        self._probing.adapt(part, step, batch, was_poor)
         if part == CURVATURE:
             size = passes * examples_in(batch)
             self.noise.expect(step + 1, self._probing.curvature.gradient_norm**2, self._probing.examples, size)
@@ -192,6 +207,7 @@ class Turns:
             "since": None if self._looked_at is None else self._clock() - self._looked_at,
             "own": self.own,
             "charged": self._charged,
+            "excess": list(self._excess),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -201,4 +217,5 @@ class Turns:
         self.noise.load_state_dict(state["noise"])
         self.next_look, self._looked_step = state["next_look"], state["looked_step"]
         self.own, self._charged = state["own"], state["charged"]
+        self._excess = deque(state["excess"], maxlen=MOST_EXCESSES)
         self._looked_at = None if state["since"] is None else self._clock() - state["since"]

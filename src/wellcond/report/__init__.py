@@ -4,7 +4,7 @@ Importing this package registers how each type of result is shown (`wellcond.res
 """
 
 from wellcond.report import comparisons, races, run_text, text
-from wellcond.report.figures import activations, curves, landscape, rates, spectra
+from wellcond.report.figures import activations, curves, landscape, rates, runs, spectra
 from wellcond.report.html import page
 from wellcond.report.html.run import comparison_page
 from wellcond.report.html.run import page as run_page
@@ -20,6 +20,7 @@ __all__ = [
     "rates",
     "run_page",
     "run_text",
+    "runs",
     "spectra",
     "text",
 ]

@@ -52,7 +52,8 @@ def tables(comparison: Comparison) -> Iterator[Table]:
     yield Table("Findings that not all have", ["", *names], findings, "none")
     different = [each for each in comparison.layers if max(each.factor, 1 / each.factor) > ALIKE][:MOST_DIFFERENCES]
     layers = [
-        [shortened(each.layer, 40), title_of(each.quantity), each.run, f"{number(each.factor)} ×"] for each in different
+        [shortened(named(each.layer), 40), title_of(each.quantity), each.run, f"{number(each.factor)} ×"]
+        for each in different
     ]
     header = ["layer", "quantity", "in", f"compared with {names[0]}"]
     yield Table("Layers that differ most", header, layers, f"none by more than a factor of {ALIKE:g}")

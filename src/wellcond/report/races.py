@@ -31,15 +31,14 @@ def race_picture(race: Race) -> str:
     """A line per rate: how long it was raced, its last loss as a bar, and what became of it."""
     losses = {lr: last_loss(run.losses) for lr, run in race.runs.items() if not went_up(run)}
     share = _shares(list(losses.values()))
-    rates = {lr: number(lr) for lr in race.runs}
-    width = max(map(len, rates.values()))
-    lines = []
+    rates, numbers = ["lr", *map(number, race.runs)], ["loss", *map(number, losses.values())]
+    width, loss_width = (max(map(len, column)) for column in (rates, numbers))
+    lines = [f"{'lr':>{width}}  steps  {'loss':>{loss_width}}"]
     for lr, run in race.runs.items():
-        loss = losses.get(lr, math.nan)
-        shape = bar(share(loss), BAR_WIDTH) if lr in losses else ""
-        numbers = f"{rates[lr]:>{width}}  {len(run.losses):>5}  {number(loss) if lr in losses else '–':>8}"
-        lines.append(f"{numbers}  {shape:<{BAR_WIDTH}}  {_remark(race, lr)}".rstrip())
-    return "\n".join([f"{'lr':>{width}}  steps      loss", *lines])
+        loss, shape = (number(losses[lr]), bar(share(losses[lr]), BAR_WIDTH)) if lr in losses else ("–", "")
+        line = f"{number(lr):>{width}}  {len(run.losses):>5}  {loss:>{loss_width}}  {shape:<{BAR_WIDTH}}"
+        lines.append(f"{line}  {_remark(race, lr)}".rstrip())
+    return "\n".join(lines)
 
 
 def _shares(losses: Sequence[float]) -> Callable[[float], float]:

@@ -22,7 +22,7 @@ from wellcond.report.terminal import SEVERITY_COLORS, TERMINAL_MARKS, new_table
 from wellcond.report.text import clipped, headline
 from wellcond.results import number
 from wellcond.results import quantities as q
-from wellcond.results.text import duration, shortened
+from wellcond.results.text import duration, named, shortened
 
 TITLE = 12
 """Characters before each line."""
@@ -118,7 +118,7 @@ def _layers(run: Run) -> Iterator[RenderableType]:
     for layer in by_health(run)[:MOST_SHOWN]:
         severity = worst_of(finding.severity for finding in findings.get(layer, ()))
         style = f"bold {SEVERITY_COLORS[severity]}" if severity else ""
-        table.add_row(Text(shortened(layer, 32), style), *(Text(_cell(name, values[layer])) for name in columns))
+        table.add_row(Text(shortened(named(layer), 32), style), *(Text(_cell(name, values[layer])) for name in columns))
     yield from (Text(""), table)
 
 

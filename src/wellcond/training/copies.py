@@ -125,6 +125,7 @@ class CopyTrainer:
         lr: float | None = None,
         *,
         factor: float = 1.0,
+        most: float = math.inf,
         seed: int = 0,
         dropout: bool = True,
         batchnorm: Literal["batch", "running"] = "batch",
@@ -136,6 +137,7 @@ class CopyTrainer:
             lr: The largest learning rate; configured rates of other groups stay in proportion. None: the current rates,
                 or the configured ones where a schedule holds them at zero, times `factor`.
             factor: Factor of all rates, where no `lr` is given.
+            most: The highest rate that a group may have then.
             seed: Decides dropout, the order of a loader that shuffles, and with which batch to begin: with that of
                 index `seed` (modulo their number), so that seeds differ also where nothing is random.
             dropout: Whether dropout is on; it is, too, if the problem itself is measured with it.
@@ -150,7 +152,7 @@ class CopyTrainer:
             largest = largest_lr(self.optimizer)
             for group in optimizer.param_groups:
                 if lr is None:
-                    set_lr(group, factor * nonzero_lr(group))
+                    set_lr(group, min(factor * nonzero_lr(group), most))
                 else:
                     set_lr(group, lr * configured_lr(group) / largest if largest else lr)
                 group |= {name: value for name, value in settings.items() if name in group}
@@ -229,6 +231,15 @@ class CopyRun:
             for embedding in self._sparse:
                 embedding.sparse = True  # a measurement makes gradients dense, which SparseAdam refuses
             yield
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[Problem]:
+        """The problem with the copy, for other passes than steps and evaluations, which count as those of a run do."""
+        before = self.problem.cost
+        try:
+            yield self.problem
+        finally:
+            self._trainer.cost += self.problem.cost - before
 
     def step(self, batch: Batch) -> None:
         """Train on one batch, inside `training()`; a run that has diverged stays as it is."""

@@ -32,7 +32,8 @@ def memory_of_step(run: CopyRun, batch: Batch) -> int:
     count(parameters)
     count(run.model.buffers())
     count(p.grad for p in parameters if p.grad is not None)
-    count(tensors_in(list(run.optimizer.state.values())))
+    states = tensors_in(list(run.optimizer.state.values()))
+    count(tensor for tensor in states if tensor.dim())  # its counters are of torch's default type
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         run.problem.training_loss(len(run.losses), batch)
     return sum(held.values())

@@ -10,7 +10,7 @@ from dataclasses import replace
 from wellcond.diagnosis.finding import Finding
 from wellcond.errors import NonFinite, WellcondError
 from wellcond.remedies.remedy import REMEDIES
-from wellcond.results import Cost, Progress
+from wellcond.results import Progress
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.launching.launcher import InProcess, Launcher
 from wellcond.training.optimizers import largest_lr
@@ -70,7 +70,7 @@ class Comparison:
     ) -> None:
         self.arms: dict[str, Arm] = {}
         self.seeds = seeds
-        self.cost = Cost()
+        self.cost = conditions.cost
         self.notes: list[str] = []
         self.planned = math.inf
         self._conditions, self._named = conditions, named
@@ -103,9 +103,10 @@ class Comparison:
             if len(self.seeds) > 1 and not depends_on_seed:
                 self.seeds = self.seeds[:1]
                 self.notes.append(ONE_SEED)
-            self._uninformed = uninformed_loss(shared) or trainer.first_loss
+            uninformed, cost = uninformed_loss(shared)
+            self._uninformed = uninformed or trainer.first_loss
             seconds, per_step = timed_step(trainer, shared.race_seed)
-            self.cost += trainer.cost
+            self.cost += trainer.cost + cost
         tasks: tuple[Task, ...] = ("begin", "repeat", "screen", "confirm")
         first, repeated, screened, longer = (self._job(UNTREATED, task, self.seeds[0]).planned for task in tasks)
         trained = FINALISTS + 4 if self._named is None else self._named + 1

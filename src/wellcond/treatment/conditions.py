@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.remedies.setup import Setup
+from wellcond.results import Cost
 from wellcond.training.optimizers import unwrapped
 from wellcond.treatment.ranking import in_order, parts_of
 from wellcond.treatment.treatment import UNTREATED
@@ -43,6 +44,7 @@ class Conditions:
         momentum: Momentum of SGD where no optimizer is given.
         steps: The length of every run.
         race_seed: Seed of races and of the screening, none of those that arms are judged by.
+        cost: What it took to see whether a part of the data can be held out.
     """
 
     problem: Problem
@@ -51,6 +53,7 @@ class Conditions:
     momentum: float
     steps: int
     race_seed: int
+    cost: Cost = field(default_factory=Cost)
 
     @property
     def screening_race(self) -> int:
@@ -91,18 +94,24 @@ def conditions_of(
     validation: Any = None,
 ) -> Conditions:
     """What all arms have in common, as `treat` takes it."""
+    with problem.measuring():
+        pass  # refuses a stale problem: those made from it here would not show that it is one
     held = held_out(problem.source, problem.device, validation)
     trained = Problem(problem.model, problem.loss, held.training, problem.batchnorm)
-    if validation is None and not (_goes_through(trained) and _goes_through(problem, held.batches[:1])):
-        held, trained = not_held_out(problem.source, "a part of a batch does not go through the model"), problem
+    cost = Cost()
+    if validation is None:
+        parts = [trained]
+        if held.batches:
+            parts.append(Problem(problem.model, problem.loss, list(held.batches[:1]), problem.batchnorm))
+        if not all(map(_goes_through, parts)):
+            held, trained = not_held_out(problem.source, "a part of a batch does not go through the model"), problem
+        cost = sum((part.cost for part in parts), cost)
     own = None if optimizer is None else unwrapped(optimizer)
-    return Conditions(trained, held, own, momentum, steps, max(seeds) + 1)
+    return Conditions(trained, held, own, momentum, steps, max(seeds) + 1, cost)
 
 
-def _goes_through(problem: Problem, batches: Sequence[Any] = ()) -> bool:
+def _goes_through(problem: Problem) -> bool:
     """Whether the model can be called with the first of the batches: a graph, say, cannot be cut."""
-    if batches:
-        problem = Problem(problem.model, problem.loss, list(batches), problem.batchnorm)
     try:
         with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
             problem.training_loss(*next(data))
@@ -113,16 +122,17 @@ def _goes_through(problem: Problem, batches: Sequence[Any] = ()) -> bool:
     return True
 
 
-def uninformed_loss(shared: Conditions) -> float | None:
-    """The held-out loss of the best constant outputs; None where outputs and targets are not known."""
+def uninformed_loss(shared: Conditions) -> tuple[float | None, Cost]:
+    """The held-out loss of the best constant outputs, and what it took; None where outputs or targets are not known."""
     problem = Problem(
         shared.problem.model, shared.problem.loss, shared.held.judging or shared.problem.source, "running"
     )
     if isinstance(problem.loss, TrainingStep):
-        return None
+        return None, Cost()
     with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
         known = list(data)
         with contextlib.suppress(InvalidProblem):  # of a sum over examples there is no likelihood
             problem.evaluate(*known[0])
         outputs = [problem.forward(index, inputs) for index, (inputs, _) in known]
-        return constant_loss(problem.raw_loss, problem.likelihood, outputs, [targets for _, (_, targets) in known])
+        targets = [targets for _, (_, targets) in known]
+        return constant_loss(problem.raw_loss, problem.likelihood, outputs, targets), problem.cost

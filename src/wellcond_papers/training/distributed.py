@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import warnings
 from collections.abc import Callable
@@ -24,6 +26,16 @@ def join_processes() -> None:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        atexit.register(_leave_processes)
+
+
+def _leave_processes() -> None:
+    """Free what holds the connections, and close them, while Python is still there.
+
+    Threads of torch's gloo that outlive the interpreter abort the process (pytorch/pytorch#179291).
+    """
+    gc.collect()  # a wrapped model is part of a cycle
+    distributed.destroy_process_group()
 
 
 def process_count() -> int:

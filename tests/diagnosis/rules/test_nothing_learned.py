@@ -98,6 +98,7 @@ def verdict(set_up):
         (lambda: variational(1.0), "term-dominates"),
         (lambda: penalized(0.5), "weight-decay-dominates"),
         (lambda: penalized(0.2), "weight-decay-dominates"),
+        (lambda: sum_of_sizes(0.1), "weight-decay-dominates"),
         (lambda: uncertain(1.0), "output-loss-mismatch"),
         (lambda: pairs(0.0), "rank-collapse"),
     ],

@@ -59,7 +59,6 @@ def main() -> None:
         train(nn.BatchNorm1d(8), 1)
     results["warnings"] = [str(warning.message) for warning in caught]
     (folder / f"{distributed.get_rank()}.json").write_text(json.dumps(results))
-    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def suggest_lr(
     ] = None,
     max_steps: Annotated[
         int | None,
-        typer.Option(help="What it may take, in training steps.", show_default="5 % of --steps, at least 400"),
+        typer.Option(help="What it may take, in training steps.", show_default="5 % of --steps, at least 500"),
     ] = None,
     batch_sizes: Annotated[
         str | None,
@@ -44,7 +44,7 @@ def suggest_lr(
     Trains copies of your network at several rates, with your optimizer on your
     mini-batches, and ends most of them early. Your own rate is one of them, and
     is kept unless another is better beyond noise. It takes 5 % of the planned
-    steps, at least 400. Nothing of yours is changed. FUNCTION is that of
+    steps, at least 500. Nothing of yours is changed. FUNCTION is that of
     [bold]wellcond diagnose[/bold].
 
     [bold]Examples[/bold]

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.live import Live
+from rich.control import Control
+from rich.screen import Screen
 
 from wellcond.cli.output import AsJson
 from wellcond.cli.run_folder import RunFolder
@@ -54,13 +55,23 @@ def follow(follower: Follower, folder: Path, console: Console, every: float) -> 
     """Show a run until it ends; the last picture stays on the terminal."""
     run = _wait_for(follower, folder, console, every)
     try:
-        with Live(frame(run), console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-            while run.status == "running":
-                time.sleep(every)
-                run = follower.read()
-                live.update(frame(run), refresh=True)
+        # Live of rich takes several steps to begin, and Ctrl-C between them would leave the terminal as it is then
+        console.set_alt_screen(True)
+        console.show_cursor(False)
+        _draw(run, console)
+        while run.status == "running":
+            time.sleep(every)
+            run = follower.read()
+            _draw(run, console)
     finally:
+        console.set_alt_screen(False)
+        console.show_cursor(True)
         console.print(frame(run))
+
+
+def _draw(run: Run, console: Console) -> None:
+    console.control(Control.home())
+    console.print(Screen(frame(run)), end="")
 
 
 def _wait_for(follower: Follower, folder: Path, console: Console, every: float) -> Run:

@@ -52,7 +52,8 @@ class Failures:
         try:
             yield
         except Exception as error:  # any part may meet a model, a loss or data that it was not written for
-            text = f"{type(error).__name__}: {shortened_message(error)}".removesuffix(": ")
+            name, message = type(error).__name__, shortened_message(error)
+            text = name if message == name else f"{name}: {message}"
             self._by_what.setdefault(what, InspectionFailure(what, text))
 
     def attempt(self, what: str, function: Callable[[], T], otherwise: T) -> T:
@@ -63,5 +64,5 @@ class Failures:
 
 
 def shortened_message(error: Exception) -> str:
-    """The message of an exception on one line of limited length."""
-    return one_line(error)[:MAX_ERROR_CHARS]
+    """The message of an exception on one line of limited length; the name of its type if it has none."""
+    return one_line(error)[:MAX_ERROR_CHARS] or type(error).__name__

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from wellcond.diagnosis.inspection.failures import shortened_message
 from wellcond.diagnosis.mini_batches import handful
 from wellcond.errors import NonFinite
-from wellcond.network.calling import tensors_in
+from wellcond.network.calling import dense_parts, tensors_in
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Batch, Problem
@@ -150,4 +150,5 @@ def _refused(index: int | None, batch: Batch, first: Batch, error: str) -> Refus
 
 
 def _not_finite(batch: Batch) -> int:
-    return sum(int((~t.isfinite()).sum()) for t in tensors_in(batch) if t.is_floating_point())
+    parts = [part for t in tensors_in(batch) for part in dense_parts(t)]
+    return sum(int((~part.isfinite()).sum()) for part in parts if part.is_floating_point())

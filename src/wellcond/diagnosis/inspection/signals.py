@@ -121,6 +121,17 @@ SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Slopes of bounded functions as functions of their output, relative to the largest slope."""
 RECTIFIERS = ("relu", "relu6")
+
+
+def is_flat(function: str, output: Tensor) -> Tensor:
+    """Where a bounded function is saturated, by its output.
+
+    >>> is_flat("tanh", torch.tensor([0.0, 0.9, 0.99]))
+    tensor([False, False,  True])
+    """
+    return SLOPES[function](output) < FLAT
+
+
 _UNNAMED = "perhaps a ReLU"
 _NORMS: dict[Any, str] = dict.fromkeys((F.layer_norm, F.group_norm, F.instance_norm), "norm")
 _SINES: dict[Any, str] = dict.fromkeys(
@@ -408,7 +419,7 @@ class _Seen:
             self.dead = _both(self.dead, (rows == 0).all(0))
             self.full = _both(self.full, (rows > 0).all(0))
         elif self.function in SLOPES:
-            self.flat += float((SLOPES[self.function](rows) < FLAT).sum())
+            self.flat += float(is_flat(self.function, rows).sum())
 
     def add_gradient(self, gradient: Tensor, examples: int, nth: int) -> None:
         """Count the gradient of the output of the nth call in a pass."""

@@ -12,6 +12,7 @@ from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.graphs import edges_of_first_alone
+from wellcond.diagnosis.probes.heard import Heard, heard
 from wellcond.diagnosis.probes.linearity import Linearity, linearity
 from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.noise import Noise, noise
@@ -22,7 +23,7 @@ from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.pixels import Pixels, pixels
 from wellcond.diagnosis.probes.reach import Reach, reach
 from wellcond.diagnosis.probes.sight import Sight, sight
-from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities
+from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities, similarity_floor
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
 from wellcond.network.isolation.arithmetic import own_arithmetic
@@ -47,10 +48,13 @@ class Behavior:
         mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
             of; None for other losses.
         first_is_special: Whether a contrastive loss compares all examples with the first; None for other losses.
+        similarity_floor: Lowest loss that bounded similarities of a contrastive loss leave, over that of equal ones; None
+            for other losses.
         noisy_inputs: Whether random numbers change the inputs in evaluation mode; None if nothing is drawn.
         linearity: Which stretches between layers are affine on this data.
         noise: Which values are set to zero at random, in training and in evaluation mode.
         zero_factors: Which gradients stay zero in a model with parameters of zeros; None if none do.
+        heard: Which examples the loss depends on; None if the model is not called as a whole.
         sight: What the loss sees of the outputs; None if it takes no other outputs than the model's.
         reach: Which outputs the model can give, and the lowest loss of these; None if they have no bound.
         failures: What could not be probed, and why.
@@ -66,10 +70,12 @@ class Behavior:
     order: Order | None = None
     mixed_similarities: float | None = None
     first_is_special: bool | None = None
+    similarity_floor: float | None = None
     noisy_inputs: NoisyInputs | None = None
     linearity: Linearity | None = None
     noise: Noise | None = None
     zero_factors: ZeroFactors | None = None
+    heard: Heard | None = None
     sight: Sight | None = None
     reach: Reach | None = None
     failures: tuple[InspectionFailure, ...] = ()
@@ -141,6 +147,7 @@ PROBES: dict[str, Probe] = {
     "order": Probe("whether the order of steps matters", order, 1.0),
     "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
     "first_is_special": Probe("whether all examples are compared with the first", first_is_special, 2.0),
+    "similarity_floor": Probe("how far similarities can differ", similarity_floor, 4 / 3),
     "noisy_inputs": Probe("whether inputs change in evaluation mode", noisy_inputs, 1.0),
     "linearity": Probe("whether stretches between layers are affine", linearity, 1.0),
     "noise": Probe("which values are dropped at random", noise, 1.0),
@@ -151,6 +158,7 @@ PROBES: dict[str, Probe] = {
         lambda problem: bool(zeros_among(problem.params)),
         "a weight is all zero",
     ),
+    "heard": Probe("which examples the loss depends on", heard, 4 / 3),
     "sight": Probe("what the loss sees of the outputs", sight, 0.0),
     "reach": Probe("which outputs the model can give", reach, 1.0),
 }

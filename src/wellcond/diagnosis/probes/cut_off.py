@@ -15,9 +15,9 @@ from wellcond.problem.problem import Problem
 
 MOST_LAYERS = 16
 """Layers that are moved, one after another; the last ones, which are nearest to the cut."""
-MOVED = 0.1
+SHIFT = 0.1
 """How far weights are moved, over their RMS."""
-CHANGES = 1e-3
+VISIBLE = 1e-3
 """Relative change of the outputs that is no rounding."""
 
 
@@ -53,6 +53,6 @@ def _moves(problem: Problem, index: int, inputs: object, place: int, output: Ten
     params = [problem.params[name] for name in names]
     with parameters_kept(params), torch.no_grad():
         for p in params:
-            p.data = p.data + MOVED * rms(p) * torch.randn(p.shape, generator=draw).to(p)
+            p.data = p.data + SHIFT * rms(p) * torch.randn(p.shape, generator=draw).to(p)
         moved = tensors_in(problem.forward(index, inputs))[place]
-    return moved.shape == output.shape and relative_change(output.detach(), moved) > CHANGES
+    return moved.shape == output.shape and relative_change(output.detach(), moved) > VISIBLE

@@ -17,9 +17,9 @@ from wellcond.errors import NonFinite
 from wellcond.network.isolation.isolation import parameters_kept
 from wellcond.problem.problem import Problem
 
-DISTANCES = (0.3, 1.0, 3.0)
+JUMPS = (0.3, 1.0, 3.0)
 """How far the weights are moved, over the RMS of each parameter: farther, until some of the draws differ."""
-FRESH = 0.1
+SIZE_OF_ZEROS = 0.1
 """RMS that a parameter of zeros is taken to have."""
 
 
@@ -37,9 +37,9 @@ def weighs_by_itself(problem: Problem) -> bool:
         if not before or _differ(before, again):
             return False
         starts = [p.data for p in params]
-        for distance in DISTANCES:
+        for distance in JUMPS:
             for p, start in zip(params, starts, strict=True):
-                p.data = start + distance * (rms(start) or FRESH) * torch.randn(p.shape, generator=draw).to(p)
+                p.data = start + distance * (rms(start) or SIZE_OF_ZEROS) * torch.randn(p.shape, generator=draw).to(p)
             with contextlib.suppress(NonFinite):  # so far away a deep network may overflow
                 if _differ(before, evaluated(problem, index, batch)[1].factors):
                     return True

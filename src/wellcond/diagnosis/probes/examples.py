@@ -28,7 +28,7 @@ class Mixing:
     """Outputs of the last few examples of a batch on their own, compared with those in the batch.
 
     Attributes:
-        difference: ‖f − f'‖/‖f‖ of the outputs.
+        difference: ‖f − f'‖/‖f‖ of the outputs; 1 if they are not as many as the examples.
         layer: First module whose output differs.
         is_symmetric: Whether the order of the examples makes no difference, as for statistics over them.
     """
@@ -51,6 +51,8 @@ def mixing(subject: Subject) -> Mixing | None:
     alone = subject.outputs_for(subject.last(few))
     if alone is None:
         return None
+    if len(alone) != few:  # a dimension that is as long as the batch was taken for the examples
+        return Mixing(1.0, _first_that_differs(subject, few))
     difference = relative_change(outputs[-few:], alone)
     if not math.isfinite(difference):
         return None
@@ -97,8 +99,8 @@ def _first_output_into(outputs: dict[str, Tensor]) -> Callable[..., None]:
 
 
 def _differ(both: Tensor | None, alone: Tensor, tolerance: float) -> bool:
-    if both is None or len(both) != 2 * len(alone):
-        return both is not None and both.shape != alone.shape
+    if both is None or (len(both) != 2 * len(alone) and both.shape != alone.shape):
+        return both is not None
     same = both[-len(alone) :]
     return float((same - alone).double().norm()) > tolerance * float(same.double().norm())
 

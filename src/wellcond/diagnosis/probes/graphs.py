@@ -10,7 +10,7 @@ from wellcond.network.calling import tensors_in
 from wellcond.problem.loss.outputs import with_tensors
 
 FEWEST_GRAPHS = 4
-ENDS = 2
+ENDS_OF_EDGE = 2
 """Nodes at the ends of an edge."""
 
 
@@ -27,14 +27,19 @@ def edges_of_first_alone(subject: Subject) -> bool | None:
         return None
     graphs, nodes = len(outputs), max((len(t) for t in tensors if t.is_floating_point() and t.dim()), default=0)
     for edges in tensors:
-        if edges.is_floating_point() or edges.dtype == torch.bool or edges.dim() != 2 or ENDS not in edges.shape:
+        if (
+            edges.is_floating_point()
+            or edges.dtype == torch.bool
+            or edges.dim() != 2
+            or ENDS_OF_EDGE not in edges.shape
+        ):
             continue
-        count = edges.numel() // ENDS
+        count = edges.numel() // ENDS_OF_EDGE
         if not FEWEST_GRAPHS <= graphs < min(count, nodes):
             continue
-        rows = edges.T.clone() if len(edges) == ENDS else edges.clone()
+        rows = edges.T.clone() if len(edges) == ENDS_OF_EDGE else edges.clone()
         rows[-(count // 4) :] = rows[:1]
-        changed = rows.T.contiguous() if len(edges) == ENDS else rows
+        changed = rows.T.contiguous() if len(edges) == ENDS_OF_EDGE else rows
         after = subject.outputs_for(with_tensors(subject.inputs, {id(edges): changed}))
         if after is None or after.shape != outputs.shape:
             continue

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +13,9 @@ from torch import Tensor
 from wellcond.diagnosis.probes.exchanged import ExchangedOutputs, Form
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.network.isolation import isolation
+from wellcond.problem.problem import Problem
 
-CHANGES = ((3.0, 1.0, 0.3), (10.0, 3.0, 1.0), (100.0, 0.0, 0.1))
+WEIGHT_CHANGES = ((3.0, 1.0, 0.3), (10.0, 3.0, 1.0), (100.0, 0.0, 0.1))
 """How weights are changed, one time after another: tensors times the first number, and with random
 signs, since weights that start at one constant need not keep its sign; single numbers, such as a temperature or its
 logarithm, plus the second, after they are multiplied by the third."""
@@ -62,11 +64,11 @@ def reach(subject: Subject) -> Reach | None:
     is_frozen = any(not p.requires_grad for p in subject.problem.model.parameters())
     if exchanged is None or subject.outputs is None or is_frozen:
         return None
-    changed = [_changed(subject, *change) for change in CHANGES]
+    changed = [_changed(subject, *change) for change in WEIGHT_CHANGES]
     seen = [each.double() for each in (subject.outputs, *changed) if each is not None and bool(each.isfinite().all())]
     if len(seen) < 2 or all(torch.equal(each, seen[0]) for each in seen):
         return None
-    low, high = _range(*seen) if len(seen) > len(CHANGES) else (-math.inf, math.inf)
+    low, high = _range(*seen) if len(seen) > len(WEIGHT_CHANGES) else (-math.inf, math.inf)
     normalized = _normalized(seen)
     if normalized is None and ((low, high) == (-math.inf, math.inf) or not low < high):
         return None
@@ -79,7 +81,14 @@ def reach(subject: Subject) -> Reach | None:
 
 
 def _changed(subject: Subject, factor: float, added: float, of_single: float) -> Tensor | None:
-    params = list(subject.problem.params.values())
+    with larger_weights(subject.problem, factor, added, of_single):
+        return subject.outputs_for(subject.inputs)
+
+
+@contextlib.contextmanager
+def larger_weights(problem: Problem, factor: float, added: float, of_single: float) -> Iterator[None]:
+    """The model with other weights, as in `WEIGHT_CHANGES`, while inside."""
+    params = list(problem.params.values())
     draw = torch.Generator().manual_seed(0)
     with isolation.parameters_kept(params):
         for p in params:
@@ -87,7 +96,7 @@ def _changed(subject: Subject, factor: float, added: float, of_single: float) ->
             data = p.data if bool(p.any()) else SMALL * torch.randn(p.shape, generator=draw).to(p)
             sign = torch.randint(2, p.shape, generator=draw).to(p) * 2 - 1
             p.data = factor * sign * data if p.numel() > 1 else of_single * p.data + added
-        return subject.outputs_for(subject.inputs)
+        yield
 
 
 def _normalized(seen: list[Tensor]) -> Form | None:

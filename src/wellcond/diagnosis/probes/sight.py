@@ -193,7 +193,7 @@ def _is_scattered(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
     A softmax over the classes changes those of one place, and an overlap of whole images those of all places.
     """
     targets = exchanged.targets
-    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dim() < 2:
+    if not isinstance(targets, Tensor) or targets.dim() < 2 or bool((targets != targets.round()).any()):
         return False
     last, second = (*targets.shape, outputs.shape[-1]), (len(targets), *outputs.shape[1:2], *targets.shape[1:])
     dims = [dim for dim, shape in ((-1, last), (1, second)) if tuple(outputs.shape) == shape]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from wellcond.diagnosis.probes.reach import STAYS, WEIGHT_CHANGES, larger_weights
 from wellcond.diagnosis.probes.subject import Subject, relative_change
 from wellcond.problem.batches import examples_in
 
@@ -95,6 +97,31 @@ def first_is_special(subject: Subject) -> bool | None:
         for pairs in ([(n // 3, n - 1), (n // 2, n - 2)], [(0, n // 2), (0, n - 1)])
     )
     return max(others) <= subject.tolerance * abs(before) and min(first) > CLEAR * max(abs(before), *others)
+
+
+def similarity_floor(subject: Subject) -> float | None:
+    """The lowest loss that bounded similarities leave, over that of equal ones: log(1 + (C − 1) e^(−2s)) / log C.
+
+    Weights 3, 10 and 100 times as large, and other single numbers, such as a temperature, show the bound s.
+
+    Returns:
+        None where no softmax of similarities is taken, or these grow with the weights.
+    """
+    problem = subject.problem
+    if subject.examples < FEWEST_EXAMPLES or any(not p.requires_grad for p in problem.model.parameters()):
+        return None
+    own = _similarities(subject, subject.inputs)
+    if own is None:
+        return None
+    sizes = [float(_open(own).abs().max())]
+    for change in WEIGHT_CHANGES:
+        with larger_weights(problem, *change):
+            other = _similarities(subject, subject.inputs)
+        sizes.append(math.nan if other is None else float(_open(other).abs().max()))
+    if not max(sizes) <= STAYS * sizes[0]:
+        return None
+    candidates = own.shape[1]
+    return math.log1p((candidates - 1) * math.exp(-2 * max(sizes))) / math.log(candidates)
 
 
 def _loss_of(subject: Subject, one: int, other: int) -> float:

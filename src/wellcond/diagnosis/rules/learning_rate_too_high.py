@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from torch.optim import ASGD, SGD, Adam, Adamax, NAdam, Optimizer, RMSprop
 
+from wellcond.diagnosis.attempts import ALIKE_RATES
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.rule import rule
@@ -18,7 +19,7 @@ from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
 from wellcond.remedies.loss_code import wrapped_loss
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR, TRAINING_LOSS
-from wellcond.training.optimizers import begins_at_zero, nonzero_lr
+from wellcond.training.optimizers import begins_at_zero, configured_lr, nonzero_lr
 
 RISE = Threshold(
     "rise of the loss / loss, in the trial's 24 to 64 steps", 0.02, 0.1,
@@ -39,6 +40,9 @@ GAIN = Threshold(
     origin="four times what moves by chance (0.005 in some fifty steps)",
 )  # fmt: skip
 TIMES_AS_FAR = Condition("fall at a lower rate / fall at its own", 4.0, origin="beyond the noise between two seeds")
+BEYOND = Condition(
+    "rate of a schedule / the configured one", 1e3, origin="a one-cycle rises 25 times, a warm-up to the configured one"
+)
 STREAM = Threshold(
     "N·lr·√fan_in of N post-norm layers", 0.1, 0.2,
     origin="6 layers of width 512, or 24 of width 32, at 1e-3 have 0.27 and fail without a warm-up; at 0.06 they "
@@ -135,6 +139,69 @@ def _summed(evidence: Evidence) -> int:
     inspection = evidence.inspection
     is_proportional = isinstance(evidence.optimizer, (SGD, ASGD))
     return inspection.batch_size if inspection is not None and inspection.is_summed and is_proportional else 0
+
+
+@rule("learning-rate-too-high", quantity=TRAINING_LOSS)
+def one_group(evidence: Evidence) -> Iterator[Finding]:
+    """A group of parameters whose rate is thirty times the next, and with the next the same steps end far lower.
+
+    A warning where the loss is then two thirds or less, severe from a third on, and where only that run learns.
+    """
+    trial = evidence.trial
+    if evidence.optimizer is None or trial is None or trial.own is None or trial.has_learned:
+        return
+    own, other = trial.own, trial.variants.get(ALIKE_RATES)
+    if other is None or trial.outcome(other) not in FALLING:
+        return
+    is_lower = other.loss < LOWER_LOSS.warn * own.loss or own.run.diverged_at is not None
+    only_other_learns = trial.outcome(other) == "learns" != trial.outcome(own)
+    if not is_lower and not only_other_learns:
+        return
+    rates = sorted({nonzero_lr(group) for group in evidence.optimizer.param_groups if group["params"]})
+    high, lower = rates[-1], rates[-2]
+    layer = _module_above(evidence, lower)
+    index = next(k for k, group in enumerate(evidence.optimizer.param_groups) if nonzero_lr(group) == high)
+    yield Finding(
+        rule="learning-rate-too-high",
+        layer=layer,
+        severity="severe" if only_other_learns or not other.loss >= LOWER_LOSS.severe * own.loss else "warning",
+        basis="tried",
+        summary=f"the optimizer's group {index}{f', that of {layer},' if layer else ''} has a rate of {number(high)}, "
+        f"the next {number(lower)}: the loss is {number(own.loss)} after {len(own.run.losses)} steps, and "
+        f"{number(other.loss)} where both have {number(lower)}.",
+        evidence={"lr": high, "next lr": lower, "loss after": own.loss, "loss with rates more alike": other.loss},
+        limits=LOWER_LOSS.limits(own.loss),
+        reason="Every group needs a rate below the stability limit along its own directions. Both runs saw the same "
+        "batches.",
+        remedy=f'optimizer.param_groups[{index}]["lr"] = {lower:g}',
+        rows=run_rows(trial, own, other),
+    )
+
+
+@rule("learning-rate-too-high", quantity=LR)
+def rises_for_ever(evidence: Evidence) -> Iterator[Finding]:
+    """A schedule whose rate still rises after 10,000 steps, and is then a thousand times the configured one or more.
+
+    A decay with a factor above 1. Severe.
+    """
+    schedule, optimizer = evidence.schedule, evidence.optimizer
+    if schedule is None or optimizer is None or schedule.highest < math.inf:
+        return
+    configured = max(map(configured_lr, optimizer.param_groups))
+    if not configured > 0 or max(schedule.rates) < BEYOND.at * configured:
+        return
+    step = next(k for k, rate in enumerate(schedule.rates) if rate >= BEYOND.at * configured)
+    yield Finding(
+        rule="learning-rate-too-high",
+        severity="severe",
+        basis="proven",
+        summary=f"the schedule raises the rate without an end: after {step} steps it is {number(BEYOND.at)} times the "
+        f"configured {number(configured)}.",
+        evidence={"configured lr": configured, "steps": float(step)},
+        reason="A factor of a decay is below 1; above 1 the rate grows exponentially.",
+        remedy="# choose a factor below 1: ExponentialLR(optimizer, gamma=0.99)",
+        rows=tuple(Row(k, "", LR, rate, "lr") for k, rate in enumerate(schedule.rates[: step + 1])),
+    )
 
 
 @rule("learning-rate-too-high", quantity=TRAINING_LOSS)

@@ -52,6 +52,10 @@ EPOCHS = Condition(
 )
 LITTLE = Condition("rate / the highest one", 0.01, origin="a step there is worth a hundredth of one at the highest")
 ANY_FALL = Condition("fall of the loss / loss", 1e-9, origin="below it there is no speed to extrapolate")
+SHORT_RUN = Condition("steps of a run", 1000, origin="ordinary runs have 1,000 to 10,000 steps")
+AT_REST = Condition(
+    "‖Δθ‖/‖θ‖ after the first steps of the trial", 1e-5, origin="ten thousand such runs move the weights by a tenth"
+)
 NOT_BELOW_START = Condition("loss after / loss before", 0.98, origin="where the loss of a constant is not known")
 
 
@@ -73,8 +77,15 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     own = _at_its_highest(evidence, trial, trial.own)
     if trial.has_learned or trial.outcome(own) == "learns":
         return
+    reached = evidence.highest_lr
     higher = [each for each in trial.others if each.factor > own.factor]
+    if reached == math.inf and evidence.schedule is not None:  # it rises for longer than ordinary runs are
+        reached = evidence.schedule.rates[int(SHORT_RUN.at)]
+        higher = [each for each in higher if each.lr > reached]
     fall, fall_early = trial.fall(own)[0], trial.fall(own, early=True)[0]
+    if own.moved < AT_REST.at:  # rounding is larger than what such a rate changes
+        fall_early = max(fall_early, ANY_FALL.at)
+        fall = max(fall, 2 * fall_early)
     if not higher or not fall > ANY_FALL.at or not 0 < fall_early < fall:
         return
     faster = [
@@ -82,7 +93,7 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     ]
     if len(faster) < 2:
         return
-    if evidence.highest_lr >= min(each.lr for each in faster):
+    if reached >= min(each.lr for each in faster):
         return  # a warm-up, a one-cycle or a decay: the schedule has such rates itself
     steps = 0.1 * len(own.run.losses) / fall
     limit = evidence.max_lr.value if evidence.max_lr is not None else math.inf

@@ -13,12 +13,16 @@ from torch import nn
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.threshold import Threshold
+from wellcond.diagnosis.threshold import Condition, Threshold
 
 CHANGE = Threshold(
     "‖f − f'‖/‖f‖ of outputs alone and in a batch", 1e-3, 1e-3,
     origin="rounding in float32, over a hundred layers, is below 1e-4",
 )  # fmt: skip
+
+STATISTICS = Condition(
+    "the same, where the order of the examples does not matter", 0.1, origin="predictions one by one are then others"
+)
 
 
 @rule("mixed-examples")
@@ -27,8 +31,8 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
 
     The last few examples are passed through once more, alone. Severe after a recurrent or attention layer that is not
     `batch_first`, which takes the examples for steps of a sequence, or if a trial does not show that the network
-    trains; otherwise a warning. If the order of the examples does not matter it is a note: statistics over a batch, as
-    a BatchNorm's, are intended.
+    trains; otherwise a warning. If the order of the examples does not matter they are statistics over a batch, as a
+    BatchNorm's: a note if outputs change by less than a tenth and the network trains, and a warning otherwise.
     """
     mixing = None if evidence.behavior is None else evidence.behavior.mixing
     if mixing is None or mixing.difference < CHANGE.warn:
@@ -36,11 +40,13 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     module = dict(evidence.problem.model.named_modules()).get(mixing.layer)
     is_turned = getattr(module, "batch_first", True) is False
     are_statistics = mixing.is_symmetric and not is_turned
-    is_lost = is_turned or (evidence.trial is not None and not evidence.trial.trains)
+    does_not_train = evidence.trial is not None and not evidence.trial.trains
+    is_slight = are_statistics and mixing.difference < STATISTICS.at and not does_not_train
+    is_lost = is_turned or does_not_train
     yield Finding(
         rule="mixed-examples",
         layer=mixing.layer,
-        severity="note" if are_statistics else "severe" if is_lost else "warning",
+        severity="severe" if is_lost and not are_statistics else "note" if is_slight else "warning",
         basis="proven",
         summary=f"the outputs of an example change by {mixing.difference:.0%} with the others of its batch, first at "
         f"{mixing.layer or 'the model'}"

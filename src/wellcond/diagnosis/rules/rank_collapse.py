@@ -41,7 +41,7 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     """A layer that maps all examples to nearly the same point, although the inputs differ.
 
     The variation E‖h − E h‖²/E‖h‖² over at least 32 examples: severe below 1e-9, a warning below 1e-6. A bias of the
-    last layer that is the mean of the targets, and outweighs what varies, is intended.
+    last layer that is the mean of the targets, and outweighs what varies, is intended if the network trains.
     """
     inspection = evidence.inspection
     if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at:
@@ -50,8 +50,9 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     layers = [
         s for s in inspection.weighted() if s.variation is not None and not is_embedding(s) and s.name not in zero
     ]
+    trains = evidence.trial is None or evidence.trial.trains
     for before, signal in itertools.pairwise(layers):
-        if signal is layers[-1] and _is_offset(inspection, signal):
+        if signal is layers[-1] and trains and _is_offset(inspection, signal):
             continue
         variation = signal.variation or 0.0
         if SIMILARITY.is_warning(variation) and signal.rms > 0:

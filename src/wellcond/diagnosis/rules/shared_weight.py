@@ -23,7 +23,7 @@ GAP = Threshold(
     origin="1.5 for both sides of a siamese network with 32 examples; 3 to 300 where signals differ",
 )  # fmt: skip
 MARGIN = Condition("loss difference / loss of the best constant", 0.1, origin="less is not worth a warning")
-LEARNED = Condition("loss / loss of the best constant", 0.5, origin="below it the network has clearly learned")
+CLEARLY_LEARNED = Condition("loss / loss of the best constant", 0.5, origin="below it the network has clearly learned")
 
 
 @rule("shared-weight")
@@ -82,7 +82,7 @@ def shared_statistics(evidence: Evidence) -> Iterator[Finding]:
     constant = trial.loss if trial.constant is None else trial.constant
     if not norm.running > GAP.warn * norm.batch + MARGIN.at * abs(constant):
         return
-    is_lost = norm.batch < LEARNED.at * constant < norm.running
+    is_lost = norm.batch < CLEARLY_LEARNED.at * constant < norm.running
     yield Finding(
         rule="shared-weight",
         layer=norm.name,

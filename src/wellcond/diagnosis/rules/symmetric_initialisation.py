@@ -11,12 +11,20 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.weights import Weight
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.threshold import Threshold
+from wellcond.diagnosis.severity import network_has_learned
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.results import number
 
 DISTINCT = Threshold(
     "share of a layer's units that differ, by weights and gradients", float("nan"), 0.5, bad="below",
     origin="drawn at random, no two rows are the same to float32's rounding",
 )  # fmt: skip
+
+ONE_SIDED = Threshold(
+    "|mean| of a weight / its RMS", 0.97, float("nan"),
+    origin="0 for ordinary initializations, 0.87 for entries drawn between 0 and 1",
+)  # fmt: skip
+ENOUGH = Condition("units of a layer, and inputs of each", 4, origin="of a few numbers all may be alike by chance")
 
 
 @rule("symmetric-initialisation")
@@ -79,6 +87,38 @@ def alike_slices(evidence: Evidence) -> Iterator[Finding]:
             "as the number of different ones.",
             remedy=f"for name in [{names}]:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))",
         )
+
+
+@rule("symmetric-initialisation")
+def nearly_alike(evidence: Evidence) -> Iterator[Finding]:
+    """Weights whose entries hardly differ, so that all units of a layer are nearly the same.
+
+    The mean of all entries is 0.97 of their RMS or more: they are drawn around 1, say, in place of 0. A warning, and
+    severe if a trial does not show that the network trains. Layers of a network that has learned are not judged.
+    """
+    inspection = evidence.inspection
+    if inspection is None or network_has_learned(evidence):
+        return
+    does_not_train = evidence.trial is not None and not evidence.trial.trains
+    for w in inspection.weights:
+        is_layer = w.role in ("weight", "recurrent") and w.is_trainable and w.order is not None and w.rms > 0
+        if not is_layer or min(w.units, w.fan_in) < ENOUGH.at or _are_same(w, is_stuck=False):
+            continue
+        if ONE_SIDED.is_warning(abs(w.mean) / w.rms):
+            yield Finding(
+                rule="symmetric-initialisation",
+                layer=w.layer,
+                severity="severe" if does_not_train else "warning",
+                basis="measured",
+                summary=f"all weights of {w.layer or w.name} are nearly the same: their mean is {number(w.mean)}, "
+                f"their RMS {number(w.rms)}.",
+                evidence={"mean of the weight": w.mean, "RMS of the weight": w.rms, "units": float(w.units)},
+                limits=ONE_SIDED.limits(w.rms),
+                reason="Units with nearly the same weights give nearly the same outputs, and get nearly the same "
+                "gradient: a layer is as wide as its units differ.",
+                treatment="he-init" if w.role == "weight" else "",
+                remedy=f"torch.nn.init.xavier_normal_(model.get_parameter({w.name!r}))",
+            )
 
 
 def _are_same(w: Weight, *, is_stuck: bool) -> bool:

@@ -159,7 +159,8 @@ def _scaled_by_model(evidence: Evidence, fact: TensorFacts, first: list[Signal])
         return False
     known = [x for x in taken if x is not None]
     is_ordinary = all(SMALL_REACH < math.sqrt(x.trace / x.dimension) < RMS.warn for x in known)
-    return bool(known) and is_ordinary and (not fact.is_uneven or all(x.kappa[0.5] < DOMINATES**2 for x in known))
+    kappas = [x.kappa[0.5] for x in known]
+    return bool(known) and is_ordinary and (not fact.is_uneven or max(kappas) < DOMINATES**2)
 
 
 def _starts_with_norm(evidence: Evidence, inspection: Inspection) -> bool:

@@ -54,6 +54,10 @@ MEMORY = Threshold(
     origin="a fresh LSTM, GRU or RNN forgets by half in one to two steps, so it sees 12 to 14: enough of 28, not of "
     "500",
 )  # fmt: skip
+MEMORY_IF_QUICK = Threshold(
+    "the same, if the network does not train, and the gradient halves in less than half a step", 1 / 3, math.nan,
+    bad="below", origin="4 of 12 steps; a thousandth is then left after five steps at most",
+)  # fmt: skip
 REACHED = Condition(
     "gradient of a step / the largest", 1e-3, origin="a thousandth is lost in the noise of mini-batches"
 )
@@ -132,7 +136,8 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
         is_stuck = trial is not None and not trial.trains and bool(near) and not learns
         half = _steps_to_half(over_time)
         long = (SHORT_IF_STUCK if half < QUICK.at else LONG_IF_STUCK).at if is_stuck else LONG.at
-        if not largest > 0 or steps < long or reached > MEMORY.warn * steps:
+        share = MEMORY_IF_QUICK if is_stuck and half < QUICK.at else MEMORY
+        if not largest > 0 or steps < long or reached > share.warn * steps:
             continue
         early = float(over_time[: steps // 10].max()) / largest
         module = dict(evidence.problem.model.named_modules()).get(name)

@@ -22,11 +22,14 @@ LAST_SHARE = 0.35
 """Share of a run, at its end, over which its loss is averaged."""
 SURE = 2.0
 """Standard errors of a difference of losses, beyond which it is no chance."""
-ALIKE = 0.05
+ALIKE = 0.02
 """Log-losses that differ by less are equally good, however sure the difference."""
+SPREAD = 0.1
+"""A log-loss higher by this much counts 1/e: the mean of the log-rates with these weights is less noisy than the
+lowest."""
 FLAT = 0.15
 """Log-losses that differ by less do not show where the best rate is: on a plateau larger rates get away first. So the
-middle between the lowest loss and the largest rate that does not differ more from it counts as the best."""
+middle between that mean and the largest rate that does not differ more from the lowest counts as the best."""
 DRIFT, PLAIN_DRIFT = 0.45, 0.3
 """The best rate falls about as t^−0.45, and as t^−0.3 with plain SGD, from some 100 steps on."""
 MOST_MOVED = math.log(6)
@@ -82,19 +85,20 @@ def choose(
         The rate, between the lowest and the highest of the runs, and the range that is equally good.
 
     Example:
-        >>> losses = {0.1: [1.0, 1.0], 0.2: [0.5, 0.5], 0.4: [0.8, 0.8]}
+        >>> losses = {0.1: [9.0, 9.0], 0.2: [1.0, 1.0], 0.4: [4.0, 4.0]}
         >>> round(choose(losses).lr, 3), round(choose(losses, times=2.0).lr, 3)
         (0.2, 0.146)
     """
     rates = sorted(losses)
     x, table = np.log(rates), np.array([losses[lr] for lr in rates])
-    logs = np.log(np.maximum(table + _lift(table), 1e-300))
-    y = np.log(np.maximum((table + _lift(table)).mean(1), 1e-300))
+    table = np.maximum(table + _lift(table), 1e-300)
+    y, shares = np.log(table.mean(1)), table / table.mean(1, keepdims=True)
     lowest = int(y.argmin())
-    errors = np.array([_error(logs[lowest] - other) for other in logs])
+    errors = np.array([_error(shares[lowest] - other) for other in shares])  # of a difference of logarithms of means
     moved = min(drift * math.log(times), MOST_MOVED)
+    middle = float(np.average(x, weights=np.exp((y[lowest] - y) / SPREAD)))
     largest = _neighbors(x, y <= y[lowest] + FLAT, lowest)[1]
-    best = max(fmean((x[lowest], largest)) - moved, float(x[0]))
+    best = max(fmean((middle, max(middle, largest))) - moved, float(x[0]))
     are_good = y <= y[lowest] + np.maximum(ALIKE, SURE * errors)
     low, high = _neighbors(x, are_good, lowest)
     low, high = max(min(low - moved, best), float(x[0])), max(high - moved, best)

@@ -28,11 +28,13 @@ MAX_STEPS = 470
 """Steps of all runs together, where nothing else is said."""
 FIRST_LENGTH = 35
 """Steps after which runs are compared, where all together may take `MAX_STEPS`."""
-BELOW, ABOVE = 2, 2
-"""Rates below and above the first that begin; as training goes on the best rate falls, so those below it go on."""
+BESIDE = 1
+"""Rates below and above the first that begin; others join where the best is at an end."""
+BELOW, ABOVE = 2, 1
+"""Rates below and above the best that are raced to the end: as training goes on the best rate falls."""
 FAR = 3
 """By how many ratios to go down where every rate so far has diverged."""
-MOST_FIRST, MOST_RATES = 0.75, 14
+MOST_FIRST, MOST_RATES = 0.9, 14
 """Share of all steps that runs of the first length may take; and the largest number of rates to try, because one that
 diverges at once takes hardly any."""
 FALLBACK = 0.01
@@ -40,6 +42,9 @@ FALLBACK = 0.01
 LEARNED = 0.005
 """Share of a constant's loss by which a run must be below it. The constant is the best for the very batches that the
 run is compared on, so that chance does not put a run below it."""
+ENOUGH = 30
+"""Steps of the longest run, from which on a loss that does not fall says that no rate trains: a third of them are ten
+losses, enough to tell a fall from chance. Shorter races take the best they saw."""
 HELD_OUT = 8
 """The largest number of held-out batches on which those that finish are judged."""
 
@@ -57,9 +62,9 @@ def race(
 ) -> Race:
     """Find a learning rate for a run of this many steps.
 
-    The optimizer's own rate and five around the center take some 40 steps; others join below or above while the best
-    is at an end. The best, two below it and the optimizer's own share the remaining steps: as training goes on the best
-    rate falls. Under a schedule they begin anew, with the schedule stretched to their length.
+    The optimizer's own rate and three around the center take some 35 steps; others join below or above while the best
+    is at an end. The best, two below it, one above it and the optimizer's own share the remaining steps: as training
+    goes on the best rate falls. Under a schedule they begin anew, with the schedule stretched to their length.
 
     Args:
         trainer: It trains the copies.
@@ -120,10 +125,10 @@ class _Race:
 
     def _race(self, begin: int) -> None:
         length = self.first_length
-        self._train(self._near(begin, BELOW, ABOVE), length)
+        self._train(self._near(begin, BESIDE, BESIDE), length)
         if (best := self._bracket(length)) is None:
             return
-        rates = self._near(best, BELOW, 0)
+        rates = self._near(best, BELOW, ABOVE)
         judging = RECENT + HELD_OUT * len(rates) * (self.validation is not None)
         left = self.max_steps - self._cost.u - Cost(forwards=judging).u
         if self.schedule is None:  # otherwise they begin anew
@@ -193,8 +198,13 @@ class _Race:
         return {k for k in (*around, *([] if self.own is None else [0])) if k < bound}
 
     def _why_none(self, finalists: Collection[int]) -> str:
-        """Why no rate trains: no loss falls by more than chance, or none below that of a constant; "" if one does."""
+        """Why no rate trains: no loss falls by more than chance, or none below that of a constant.
+
+        "" if one does, or if the runs are too short to tell.
+        """
         runs = {k: run for k, run in self.runs.items() if not went_up(run.as_run)}
+        if max((len(run.losses) for run in runs.values()), default=0) < ENOUGH:
+            return ""
         if not any(falls(run.losses) for run in runs.values()):
             return NO_FALL
         finished = [run for k, run in runs.items() if k in finalists]

@@ -58,6 +58,8 @@ class RateTable(Result):
     def scaled(self, size: int) -> float:
         """The rate that theory of SGD gives a batch size from the present one's: η ∝ 1/(1 + noise scale/size)."""
         present = self.by_batch_size[self.batch_size].lr
+        if math.isinf(self.noise_scale):
+            return present * size / self.batch_size
         return present * (1 + self.noise_scale / self.batch_size) / (1 + self.noise_scale / size)
 
     def rows(self, step: int | None = None) -> list[Row]:

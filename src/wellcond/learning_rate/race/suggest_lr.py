@@ -31,7 +31,7 @@ STEPS = 1000
 """The length of the run that a rate is for, where none is given."""
 LEAST = 10
 """The least number of steps that can be called a race."""
-SHARE, LEAST_STEPS = 0.05, 400
+SHARE, LEAST_STEPS = 0.05, 500
 """The price of a rate: this share of the planned run, and no less than it takes to tell rates apart."""
 PRODUCTS = 8
 """Products with the Hessian of one mini-batch: they place the race, which does not need an exact limit."""
@@ -57,7 +57,7 @@ def suggest_lr(
 ) -> SuggestedRate:
     """Suggest a learning rate: race several with copies of the model and of the optimizer, most dropped early.
 
-    The limit that the curvature of one mini-batch sets, which takes some 15 u, places the first five rates. All runs
+    The limit that the curvature of one mini-batch sets, which takes some 15 u, places the first three rates. All runs
     start from the present weights and see the same mini-batches of the loader, in training mode. The optimizer's own
     rate is raced to the end, and suggested unless another is better beyond noise. Nothing of the user's is changed.
 
@@ -73,7 +73,7 @@ def suggest_lr(
         validation: Held-out batches, as of a problem; the runs that finish are judged on a few of them, in evaluation
             mode. None: judged by the loss they are trained on.
         momentum: Momentum of SGD where no optimizer is given; None: 0.9.
-        max_steps: What it may take, in training steps; None: 5 % of `steps`, at least 400.
+        max_steps: What it may take, in training steps; None: 5 % of `steps`, at least 500.
         progress: Called as (what is being done, share of all work done).
 
     Returns:
@@ -149,7 +149,7 @@ def planned_steps(steps: int) -> int:
 
     Example:
         >>> planned_steps(1000), planned_steps(100_000)
-        (400, 5000)
+        (500, 5000)
     """
     return max(LEAST_STEPS, round(SHARE * steps))
 

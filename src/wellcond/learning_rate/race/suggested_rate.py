@@ -92,8 +92,8 @@ class SuggestedRate(Result):
             answer = f"Keep lr = {number(self.lr)}: {raced}, none is better beyond noise."
         else:
             answer = f"Start with lr = {number(self.lr)}: the best {raced}."
-        ends = f"{number(self.low)} to {number(self.high)}"
-        span = f" Rates from {ends} are equally good." if self.low < self.high else ""
+        low, high = number(self.low), number(self.high)
+        span = f" Rates from {low} to {high} are equally good." if low != high else ""
         edge = f" No rate up to {number(self.largest_trained)} diverged"
         edge += f"; {number(self.smallest_diverged)} did." if math.isfinite(self.smallest_diverged) else "."
         return f"{answer}{span}{edge}"

@@ -62,7 +62,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class own_arithmetic(contextlib.ContextDecorator):  # noqa: N801, it is used like a function
-    """Inside: no autocast, no inference mode, float32 in full precision, and no other thread.
+    """Inside: no autocast, no inference or anomaly mode, float32 in full precision, and no other thread.
 
     Every public function that computes is decorated with it. It does not affect computations of the user.
     """
@@ -77,6 +77,8 @@ class own_arithmetic(contextlib.ContextDecorator):  # noqa: N801, it is used lik
                 if torch.is_autocast_enabled(kind):
                     # without its cache too, in which a model's own autocast would find weights of an earlier pass
                     self._settings.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
+            if torch.is_anomaly_enabled():  # which makes passes slow, and prints where the user's own code is to blame
+                self._settings.enter_context(torch.autograd.set_detect_anomaly(False))
             if not _is_precise():
                 self._settings.enter_context(_precise())
         except BaseException:

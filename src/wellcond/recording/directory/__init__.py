@@ -11,18 +11,21 @@
 clock does. A file is named after the first and the last append that it holds. (step, layer, quantity) is unique.
 
 **Whole files.** A file gets its name when it is complete. No reader sees half of one, and a writer that is killed at
-any moment loses at most the append that it was at. After a power cut, files that the system had not yet written may be
-empty: readers skip and name them. What is merged into files of some size is on the disk (fsync) before its sources go,
-and so is the manifest.
+any moment loses at most the append that it was at. A power cut may also take what the system had not yet written, by
+default the last half minute: readers skip such files and name them. A merged file and the manifest are on the disk
+(fsync) before what they replace goes, and an append does not wait for the disk.
 
 **Merging.** An append writes a small file; when small ones add up, they are merged into one that covers their numbers,
 and then removed. A process that dies in between leaves both: `read_run` reads the covering one, and the next writer
 removes the others. No file system replaces several files at once, so a reader that does not know this has a moment (a
-fraction of a millisecond for each merge) in which it may list rows twice, or list a file that is gone when it opens it:
-read again, or drop duplicates of (step, layer, quantity). It never misses rows.
+fraction of a millisecond, once in about fifteen appends) in which it may list rows twice, or list a file that is gone
+when it opens it: read again, or drop duplicates of (step, layer, quantity). It misses no rows where a folder of some
+hundred files is listed in one go, as on Linux.
 
-**Bound.** The folder stays below `max_bytes`, temporary files included. When rows reach the bound, the older ones are
-thinned: of every series, except those with few rows, every second step is dropped. This is repeated where steps are
-still densest, so that the older part of a run keeps an even spacing, which doubles as the run gets longer, and the
-newest quarter is complete. The first steps of a run and the last of every series stay.
+**Bound.** The folder stays below `max_bytes` (256 MiB by default, which is 30 to 60 million rows), temporary files
+included, as long as no single append takes a sixteenth of it. When rows reach the bound, the
+older ones are thinned: of every series, except those with few rows, every second step is dropped. This is repeated
+where steps are still densest, so that the older part of a run keeps an even spacing, which doubles as the run gets
+longer, and the newest quarter is complete. The first steps of a run and the last of every series stay. Findings have a
+sixteenth of the bound: beyond that they lose their rows, and then those that ended long ago go.
 """

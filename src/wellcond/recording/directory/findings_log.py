@@ -16,7 +16,7 @@ from wellcond.results import Row
 from wellcond.results.files import write_atomically
 from wellcond.results.result import as_json
 
-NAME = "findings.jsonl"
+FINDINGS = "findings.jsonl"
 WORDS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 """Numbers that JSON has no way to write."""
 
@@ -42,7 +42,7 @@ def as_line(event: FindingEvent, time: float) -> bytes:
 
 def append_lines(folder: Path, lines: Iterable[bytes]) -> int:
     """Add lines to the file, all or none; returns its size."""
-    with (folder / NAME).open("ab+", buffering=0) as file:
+    with (folder / FINDINGS).open("ab+", buffering=0) as file:
         before = file.seek(0, os.SEEK_END)
         file.seek(max(before - 1, 0))
         is_cut = file.read(1) not in (b"", b"\n")  # by a writer that was killed: its line ends here
@@ -56,7 +56,7 @@ def append_lines(folder: Path, lines: Iterable[bytes]) -> int:
 def read_lines(folder: Path) -> tuple[list[dict[str, Any]], int]:
     """The events in the file, and the number of lines that are damaged, as the last one is if its writer was killed."""
     try:
-        lines = (folder / NAME).read_bytes().splitlines()
+        lines = (folder / FINDINGS).read_bytes().splitlines()
     except FileNotFoundError:
         return [], 0
     events, damaged = [], 0
@@ -97,7 +97,7 @@ def finding_of(entry: Mapping[str, Any]) -> Finding:
 
 def rewrite(folder: Path, events: Iterable[Mapping[str, Any]]) -> None:
     """Replace the file at once."""
-    write_atomically(folder / NAME, b"".join(map(_line, events)), is_durable=True)
+    write_atomically(folder / FINDINGS, b"".join(map(_line, events)), is_durable=True)
 
 
 def shortened(events: Iterable[Mapping[str, Any]], max_bytes: int) -> list[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wellcond.errors import OutputError, RunInUse
 
-NAME = "run.lock"
+LOCK = "run.lock"
 PATIENCE = 0.2
 """Seconds to wait for a lock: a reader that asks whether the run is written holds it for a moment."""
 LOCK_BYTE = 1 << 30
@@ -37,7 +37,7 @@ class Lock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
+        self.path = folder / LOCK
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -78,7 +78,7 @@ class Lock:
 def is_locked(folder: Path) -> bool:
     """Whether a process writes to a run directory."""
     try:
-        file = os.open(folder / NAME, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+        file = os.open(folder / LOCK, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     except OSError:
         return False
     try:

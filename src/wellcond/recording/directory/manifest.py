@@ -17,10 +17,10 @@ from wellcond.results.files import write_atomically
 from wellcond.results.result import as_json
 from wellcond.results.version import __version__
 
-NAME = "run.json"
+MANIFEST = "run.json"
 SCHEMA = 1
 """Version of the layout of a run directory; one that changes the meaning of a file adds one."""
-COLUMNS = {
+MEANINGS = {
     "time": "seconds since 1970 at which the row was written",
     "step": "optimizer steps, from 1",
     "layer": "name of the module; empty for the whole network",
@@ -37,7 +37,7 @@ def new_manifest(entries: Mapping[str, Any], max_bytes: int, time: float) -> dic
         "status": "running",
         "created": time,
         "lives": [],
-        "columns": COLUMNS,
+        "columns": MEANINGS,
         **described(entries, max_bytes),
     }
 
@@ -56,7 +56,7 @@ def new_life(first_step: int, time: float) -> dict[str, Any]:
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write it, so that a power cut leaves the old or the new one."""
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomically(folder / NAME, text.encode(), is_durable=True)
+    write_atomically(folder / MANIFEST, text.encode(), is_durable=True)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -66,11 +66,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         DataNotFound: There is no run here.
         CorruptData: It is damaged, or of a later version of the layout.
     """
-    path = folder / NAME
+    path = folder / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise DataNotFound(f"{folder} holds no recorded run: there is no {NAME} in it.") from error
+        raise DataNotFound(f"{folder} holds no recorded run: there is no {MANIFEST} in it.") from error
     except OSError as error:
         raise CorruptData(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:

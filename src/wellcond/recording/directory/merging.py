@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LEVELS = 3
 FANOUT = 8
-"""Each level of files has this times as many rows as the one below, up to full ones."""
+"""How much larger the files of a level are than those of the level below."""
 MOST_FILES = 16
 """Below the first level, however few rows they have."""
 THINNED_SHARE = 0.8
@@ -67,7 +67,7 @@ def thin(table: pyarrow.Table, *, is_first: bool) -> pyarrow.Table:
     Returns:
         The remaining rows, in the same order.
     """
-    series = series_codes(table)
+    series = _series_codes(table)
     counts = np.bincount(series)
     order = np.argsort(series, kind="stable")
     ends = np.cumsum(counts)
@@ -79,12 +79,11 @@ def thin(table: pyarrow.Table, *, is_first: bool) -> pyarrow.Table:
     return table.filter(arrow()[0].array(stays))
 
 
-def series_codes(table: pyarrow.Table) -> NDArray[np.int64]:
+def _series_codes(table: pyarrow.Table) -> NDArray[np.int64]:
     """A number for each row that tells its quantity and layer."""
-    codes = np.zeros(table.num_rows, np.int64)
-    for name in ("quantity", "layer"):
-        column = table[name].combine_chunks().dictionary_encode()
-        codes = codes * len(column.dictionary) + column.indices.to_numpy(zero_copy_only=False)
+    quantities, layers = (table[name].combine_chunks() for name in ("quantity", "layer"))
+    codes: NDArray[np.int64] = quantities.indices.to_numpy().astype(np.int64) * len(layers.dictionary)
+    codes += layers.indices.to_numpy()
     return codes
 
 

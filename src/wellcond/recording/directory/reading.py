@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wellcond.recording.directory.segments import LISTINGS, NAME, TEXTS, covers, listed, read_table
+from wellcond.recording.directory.segments import LISTINGS, SEGMENT, covers, listed, read_table
 from wellcond.recording.history import EMPTY, Columns, History, Series
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def read_rows(folder: Path, reader: Reader | None = None) -> Recorded:
     """
     reader = reader or Reader()
     parts, notes = _parts(folder, reader)
-    foreign = sorted(path.name for path in folder.glob("*.parquet") if not NAME.fullmatch(path.name))
+    foreign = sorted(path.name for path in folder.glob("*.parquet") if not SEGMENT.fullmatch(path.name))
     notes += [f"{name} was left out: it is no file of this run." for name in foreign]
     history = History.of_columns([part.columns for part in parts], list(reader.series), reader.units)
     times = [part.times for part in parts] or [EMPTY]
@@ -54,26 +54,36 @@ def read_rows(folder: Path, reader: Reader | None = None) -> Recorded:
 def _parts(folder: Path, reader: Reader) -> tuple[list[Part], list[str]]:
     """The rows of every file that no other one covers. A file that was merged meanwhile is read as what it became."""
     damaged: dict[Path, str] = {}
-    current: list[Path] = []
+    current: dict[Version, Part] = {}
     for _ in range(LISTINGS):
         current.clear()
+        path = folder
         try:
-            for path in listed(folder):
-                if path in damaged or (current and covers(current[-1], path)):
+            for each in listed(folder):
+                if each in damaged or (current and covers(path, each)):
                     continue
                 try:
-                    if path not in reader.parts:
-                        reader.parts[path] = reader.read(path)
-                    current.append(path)
+                    version = _version(each)
+                    current[version] = reader.parts[version] = reader.parts.get(version) or reader.read(each)
+                    path = each
                 except FileNotFoundError:
                     raise
                 except (OSError, ValueError) as error:
-                    damaged[path] = f"{path.name} was left out: it is damaged ({str(error).splitlines()[0]})."
+                    damaged[each] = f"{each.name} was left out: it is damaged ({str(error).splitlines()[0]})."
         except FileNotFoundError:
             continue
         break
-    reader.parts = {path: reader.parts[path] for path in current}
-    return list(reader.parts.values()), list(damaged.values())
+    reader.parts = current
+    return list(current.values()), list(damaged.values())
+
+
+Version = tuple[Path, int, int]
+"""A file as it was when it was read: thinning and resuming put another one in its place."""
+
+
+def _version(path: Path) -> Version:
+    status = path.stat()
+    return path, status.st_ino, status.st_mtime_ns
 
 
 class Part(NamedTuple):
@@ -87,19 +97,20 @@ class Reader:
     """Reads files, and numbers the series in them in the order in which they first come.
 
     Attributes:
-        parts: What was read of each file.
+        parts: What was read, by file.
         series: Number of each quantity and layer.
         units: Unit of each quantity.
     """
 
     def __init__(self) -> None:
-        self.parts: dict[Path, Part] = {}
+        self.parts: dict[Version, Part] = {}
         self.series: dict[tuple[str, str], int] = {}
         self.units: dict[str, str] = {}
+        self._numbers: dict[tuple[tuple[str, ...], tuple[str, ...]], NDArray[np.int32]] = {}
 
     def read(self, path: Path) -> Part:
         """The rows of one file."""
-        table = read_table(path, dictionaries=TEXTS).unify_dictionaries().combine_chunks()
+        table = read_table(path)
         quantities, layers, units = (_indices(table, name) for name in ("quantity", "layer", "unit"))
         steps, values, times = (table[name].to_numpy() for name in ("step", "value", "time"))
         changes = np.flatnonzero(np.diff(times, prepend=np.nan))
@@ -110,8 +121,11 @@ class Reader:
     def _numbered(self, quantities: Coded, layers: Coded) -> NDArray[np.int32]:
         """The number of each row's series."""
         local = quantities[0] * len(layers[1]) + layers[0]
-        numbers = np.zeros(len(quantities[1]) * len(layers[1]), np.int32)
-        for code in np.flatnonzero(np.bincount(local, minlength=len(numbers))).tolist():
+        # most files of a run have the same names in the same order
+        unknown = np.full(len(quantities[1]) * len(layers[1]), -1, np.int32)
+        numbers = self._numbers.setdefault((tuple(quantities[1]), tuple(layers[1])), unknown)
+        is_used = np.bincount(local, minlength=len(numbers)) > 0
+        for code in np.flatnonzero(is_used & (numbers < 0)).tolist():
             quantity, layer = divmod(code, len(layers[1]))
             numbers[code] = self.series.setdefault((quantities[1][quantity], layers[1][layer]), len(self.series))
         numbered: NDArray[np.int32] = numbers[local]

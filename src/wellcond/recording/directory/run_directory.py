@@ -14,11 +14,11 @@ from wellcond.recording.directory.findings_log import FindingEvent
 from wellcond.recording.directory.lock import Lock
 from wellcond.recording.directory.segments import (
     Segment,
-    arrow,
     as_table,
     covers,
     last_number,
     listed,
+    merged,
     open_segment,
     until,
     write_segment,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROWS = "rows"
 MAX_BYTES = 256 * 2**20
-"""Default bound on the size of a run directory: about 50 million rows before any are thinned."""
+"""Default bound on the size of a run directory: 30 to 60 million rows before any are thinned."""
 LEAST_BYTES = 2**20
 FINDINGS_SHARE = 1 / 16
 """Share of the bound for findings."""
@@ -108,7 +108,7 @@ class RunDirectory:
                 segments = _recovered(folder)
                 now = time.time()
                 content = manifest.described(entries, max_bytes)
-                if (folder / manifest.NAME).exists():
+                if (folder / manifest.MANIFEST).exists():
                     content = manifest.read_manifest(folder) | content | {"status": "running"}
                 else:
                     content = manifest.new_manifest(entries, max_bytes, now)
@@ -211,7 +211,7 @@ class RunDirectory:
     def _write_waiting_rows(self) -> None:
         if not self._waiting:
             return
-        segment = self._write(self._next, self._next, arrow()[0].concat_tables(self._waiting))
+        segment = self._write(self._next, self._next, merged(self._waiting))
         self._waiting.clear()
         self._segments.append(segment)
         self._next += 1
@@ -220,7 +220,7 @@ class RunDirectory:
 
     def _shrink_waiting(self) -> None:
         if sum(table.num_rows for table in self._waiting) > WAITING_ROWS:
-            self._waiting = [merging.thin(arrow()[0].concat_tables(self._waiting), is_first=not self._segments)]
+            self._waiting = [merging.thin(merged(self._waiting), is_first=not self._segments)]
 
     def _write(self, first: int, last: int, table: pyarrow.Table, *, thinned: int = 0) -> Segment:
         # the sources of a merge, on the disk for long, are removed; one append is not worth the wait
@@ -231,7 +231,7 @@ class RunDirectory:
     def _write_waiting_lines(self) -> None:
         if not self._waiting_lines:
             return
-        with naming(self.path / findings_log.NAME):
+        with naming(self.path / findings_log.FINDINGS):
             size = findings_log.append_lines(self.path, self._waiting_lines)
             self._waiting_lines.clear()
             limit = int(FINDINGS_SHARE * self.manifest["max_bytes"])
@@ -261,14 +261,14 @@ class RunDirectory:
                 self._segments.remove(source)
                 return
         with naming(self.path):
-            table = arrow()[0].concat_tables(tables)
+            table = merged(tables)
             if is_thinned:
                 table = merging.thin(table, is_first=place.start == 0)
             thinned = max(source.thinned for source in sources) + is_thinned
-            merged = self._write(sources[0].first, sources[-1].last, table, thinned=thinned)
-            self._segments[place] = [merged]
+            target = self._write(sources[0].first, sources[-1].last, table, thinned=thinned)
+            self._segments[place] = [target]
             for source in sources:
-                if source.path != merged.path:
+                if source.path != target.path:
                     source.path.unlink()
 
 

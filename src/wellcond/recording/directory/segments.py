@@ -15,12 +15,17 @@ from wellcond.results.files import write_atomically
 if TYPE_CHECKING:
     import pyarrow
 
-NAME = re.compile(r"(\d{6,})-(\d{6,})\.parquet")
-TEXT = "BYTE_ARRAY"
-TYPES = {"time": "DOUBLE", "step": "INT64", "layer": TEXT, "quantity": TEXT, "value": "DOUBLE", "unit": TEXT}
+SEGMENT = re.compile(r"(\d{6,})-(\d{6,})\.parquet")
+TYPES = {
+    "time": "DOUBLE",
+    "step": "INT64",
+    "layer": "BYTE_ARRAY",
+    "quantity": "BYTE_ARRAY",
+    "value": "DOUBLE",
+    "unit": "BYTE_ARRAY",
+}
 """How Parquet stores each column."""
-COLUMNS = list(TYPES)
-TEXTS = [name for name, kind in TYPES.items() if kind == TEXT]
+TEXTS = [name for name, kind in TYPES.items() if kind == "BYTE_ARRAY"]
 THINNED = b"wellcond.thinned"
 """Metadata of a file: how many times every second step of its rows was dropped."""
 SMALL = 2**12
@@ -72,17 +77,18 @@ def arrow() -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-def schema() -> pyarrow.Schema:
-    """The columns of every segment."""
-    pa = arrow()[0]
-    types = {"time": pa.float64(), "step": pa.int64(), "value": pa.float64()}
-    return pa.schema([(name, types.get(name, pa.string())) for name in COLUMNS])
-
-
 def as_table(rows: Iterable[Row], time: float) -> pyarrow.Table:
-    """Rows as a table; those without a step are not part of a run."""
-    columns = list(zip(*((time, *row) for row in rows if row.step is not None), strict=True))
-    return arrow()[0].table(columns or [()] * len(COLUMNS), schema=schema())
+    """Rows as a table, with names as indices into dictionaries; rows without a step are not part of a run."""
+    pa = arrow()[0]
+    columns = list(zip(*(row for row in rows if row.step is not None), strict=True)) or [()] * len(Row._fields)
+    arrays = dict(zip(Row._fields, columns, strict=True)) | {"time": [time] * len(columns[0])}
+    types = {"BYTE_ARRAY": pa.dictionary(pa.int32(), pa.string()), "INT64": pa.int64(), "DOUBLE": pa.float64()}
+    return pa.table({name: pa.array(arrays[name], types[kind]) for name, kind in TYPES.items()})
+
+
+def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
+    """The rows of several tables, with one dictionary of names for all."""
+    return arrow()[0].concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
 def write_segment(
@@ -107,8 +113,8 @@ def write_segment(
         table.replace_schema_metadata({THINNED: str(thinned)}),
         content,
         compression="zstd",
-        use_dictionary=[name for name in COLUMNS if name != "value"],
-        store_schema=False,  # names are strings to every reader, also where they are indices here
+        use_dictionary=[name for name in TYPES if name != "value"],
+        store_schema=False,  # names are strings to every reader, and no categories
         column_encoding={"value": "BYTE_STREAM_SPLIT"},  # many numbers are float32: half of their bytes are zeros
     )
     path = folder / f"{first:06d}-{last:06d}.parquet"
@@ -119,27 +125,20 @@ def write_segment(
     return Segment(path, first, last, table.num_rows, buffer.size, thinned, last_step, in_memory)
 
 
-def read_table(path: Path, *, dictionaries: Sequence[str] = (), use_threads: bool = True) -> pyarrow.Table:
-    """The rows of a file; raises `ValueError` or `OSError` if it has none.
-
-    Args:
-        path: The file.
-        dictionaries: Columns of names to be read as indices into dictionaries.
-        use_threads: Whether columns are read at the same time.
-    """
+def read_table(path: Path, *, use_threads: bool = True) -> pyarrow.Table:
+    """The rows of a file, with names as indices into dictionaries; raises `ValueError` or `OSError` if it has none."""
     pa, parquet = arrow()
     # opened once: a writer may put another file in its place
     with pa.OSFile(str(path)) as source:
-        metadata = _metadata(source)
-        file = parquet.ParquetFile(source, metadata=metadata, read_dictionary=list(dictionaries))
-        return file.read(use_threads=use_threads)
+        file = parquet.ParquetFile(source, metadata=_metadata(source), read_dictionary=TEXTS)
+        return merged([file.read(use_threads=use_threads)])
 
 
 def open_segment(path: Path) -> Segment:
     """What the end of a file says about it, without its rows; raises `ValueError` or `OSError` if it is damaged."""
     first, last = _numbers(path)
     metadata = _metadata(path)
-    place = COLUMNS.index("step")
+    place = list(TYPES).index("step")
     steps = [metadata.row_group(i).column(place).statistics for i in range(metadata.num_row_groups)]
     thinned = int((metadata.metadata or {}).get(THINNED, 0))
     last_step = max((each.max for each in steps if each is not None and each.has_min_max), default=0)
@@ -162,7 +161,7 @@ def listed(folder: Path) -> list[Path]:
     """
     before = None
     for _ in range(LISTINGS):
-        names = {entry.name for entry in folder.iterdir() if NAME.fullmatch(entry.name)}
+        names = {entry.name for entry in folder.iterdir() if SEGMENT.fullmatch(entry.name)}
         if names == before:
             break
         before = names
@@ -187,7 +186,7 @@ def until(table: pyarrow.Table, step: int) -> pyarrow.Table:
 
 
 def _numbers(path: Path) -> tuple[int, int]:
-    match = NAME.fullmatch(path.name)
+    match = SEGMENT.fullmatch(path.name)
     if match is None:
         raise ValueError("its name is not that of a segment")
     return int(match[1]), int(match[2])

@@ -27,6 +27,10 @@ ROUNDING = 1e-6
 """Norm of a rest, over that of the matrix, from which on it is rounding."""
 PRECONDITIONED, PLAIN = "preconditioned", "plain"
 
+Vector = list[Tensor]
+"""One tensor for each parameter: joining them would take as much memory again, and most of the time."""
+Matrix = Callable[[Vector], Vector]
+
 
 class CurvatureProbe:
     """Follows the largest eigenvalue over a run: every probe starts from the vector that the last one ended with.
@@ -43,7 +47,7 @@ class CurvatureProbe:
         self.gradient_norm = math.nan
         self.note = "" if len(optimizers) == 1 else "several optimizers: their limits of the rate are not measured"
         self._optimizer = optimizers[0]
-        self._vectors: dict[str, Tensor] = {}
+        self._vectors: dict[str, Vector] = {}
         self._turns = 0
 
     def run(self, problem: Problem, step: int, products: int) -> list[Row]:
@@ -57,47 +61,42 @@ class CurvatureProbe:
         check_precision(problem.params)
         refuse_weight_norm(problem.model)
         self._turns += 1
-        params = list(problem.params.values())
         with problem.measuring():
-            (batch,) = [batch for _, batch in problem.data()]
-            loss = problem.training_loss(0, batch)
-            graph = torch.autograd.grad(loss, params, create_graph=True, allow_unused=True)
-            gradient = [torch.zeros_like(p) if g is None else g.detach() for g, p in zip(graph, params, strict=True)]
-            self.gradient_norm = norm(gradient)
-            product = hessian_product(graph, params)
-            places, sizes = range(len(params)), [p.numel() for p in params]
-
-            def multiplied(vector: Tensor) -> Tensor:
-                parts = [part.view_as(p) for part, p in zip(torch.split(vector, sizes), params, strict=True)]
-                return _flat(product(places, parts), params)
-
-            rows = self._eigenvalues(problem, step, gradient, multiplied, products)
+            gradient, rows = self._eigenvalues(problem, step, products)  # whose graph is gone before the walk
             return [*rows, *self._walk(problem, step, gradient)]
 
-    def _eigenvalues(
-        self, problem: Problem, step: int, gradient: list[Tensor], multiplied: Callable[[Tensor], Tensor], products: int
-    ) -> list[Row]:
-        start = _flat(gradient, gradient)
+    def _eigenvalues(self, problem: Problem, step: int, products: int) -> tuple[Vector, list[Row]]:
+        """The gradient, and rows of the largest eigenvalues of H and of the matrix of the optimizer's step."""
+        params = list(problem.params.values())
+        (batch,) = [batch for _, batch in problem.data()]
+        graph = torch.autograd.grad(problem.training_loss(0, batch), params, create_graph=True, allow_unused=True)
+        gradient = _filled([g if g is None else g.detach() for g in graph], params)
+        self.gradient_norm = norm(gradient)
+        product = hessian_product(graph, params)
+
+        def hessian(vector: Vector) -> Vector:
+            return _filled(product(range(len(params)), vector), params)
+
         model = self._step_model(problem, gradient)
-        shift = None if model is None else model.constant_shift(len(problem.params))
-        is_plain = model is None or shift is not None
+        shift = None if model is None else model.constant_shift(len(params))
         rows: list[Row] = []
-        if model is not None and not is_plain:
-            root = _spread({name: r.sqrt() for name, r in model.scale.items()}, problem, 0.0)
-            added = _spread(model.shift, problem, 0.0)
+        if model is not None and shift is None:
+            root, added = [r.sqrt() for r in _entries(model.scale, problem)], _entries(model.shift, problem)
 
-            def preconditioned(vector: Tensor) -> Tensor:
-                return model.sign * root * multiplied(root * vector) + added * vector
+            def preconditioned(vector: Vector) -> Vector:
+                image = hessian([r * v for r, v in zip(root, vector, strict=True)])
+                return [model.sign * r * h + a * v for r, h, a, v in zip(root, image, added, vector, strict=True)]
 
-            top, error = self._largest(PRECONDITIONED, preconditioned, start * root, products)
+            start = [r * g for r, g in zip(root, gradient, strict=True)]
+            top, error = self._largest(PRECONDITIONED, preconditioned, start, products)
             rows += _limit_rows(step, RateLimit(model.leading.numerator, top, error, False, products))
-            if self._turns % 2:
-                return rows  # H itself in every second turn
-        top, error = self._largest(PLAIN, multiplied, start, products)
+            if self._turns % 2 == 0:
+                return gradient, rows  # H itself in every second turn
+        top, error = self._largest(PLAIN, hessian, gradient, products)
         rows += [Row(step, "", q.HESSIAN.lambda_max, top, ""), Row(step, "", q.HESSIAN.lambda_max_error, error, "")]
         if model is not None and shift is not None:
             rows += _limit_rows(step, RateLimit(model.leading.numerator, top + shift, error, False, products))
-        return rows
+        return gradient, rows
 
     def _step_model(self, problem: Problem, gradient: list[Tensor]) -> StepModel | None:
         if self.note:
@@ -109,44 +108,46 @@ class CurvatureProbe:
             self.note = f"the limit of the rate is not measured: {error}"
             return None
 
-    def _largest(
-        self, kind: str, multiplied: Callable[[Tensor], Tensor], start: Tensor, products: int
-    ) -> tuple[float, float]:
+    def _largest(self, kind: str, matrix: Matrix, start: Vector, products: int) -> tuple[float, float]:
         """The largest Ritz value of a few Lanczos steps, and its residual."""
-        known = self._vectors.get(kind)
-        start = known if known is not None and known.shape == start.shape else start
-        length = float(start.norm())
+        known = self._vectors.pop(kind, None)
+        if known is None or [v.shape for v in known] != [v.shape for v in start]:
+            known = [v.clone() for v in start]
+        length = norm(known)
         if not math.isfinite(length) or length == 0:
-            start = torch.ones_like(start)
-            length = float(start.norm())
-        basis = [start / length]
+            known = [torch.ones_like(v) for v in start]
+            length = norm(known)
+        torch._foreach_div_(known, length)
+        basis = [known]
         small = np.zeros((products + 1, products + 1))
         for k in range(products):
-            image = multiplied(basis[k])
+            image = matrix(basis[k])
             for j, other in enumerate(basis):  # all of them, or rounding would bring the first ones back
-                small[j, k] = part = float(other @ image)
-                image.sub_(other, alpha=part)
-            rest = float(image.norm())
+                small[j, k] = part = _dot(other, image)
+                torch._foreach_sub_(image, other, alpha=part)
+            rest = norm(image)
             if not math.isfinite(rest):
                 raise FloatingPointError("a product with the Hessian is NaN or infinite")
             if rest <= ROUNDING * np.abs(small).max():
                 break
             small[k + 1, k] = rest
-            basis.append(image.div_(rest))
+            torch._foreach_div_(image, rest)
+            basis.append(image)
         used = min(products, len(basis))
         rest = small[used, used - 1] if len(basis) > used else 0.0
         small = np.tril(small) + np.tril(small, -1).T
         values, vectors = np.linalg.eigh(small[:used, :used])
         # the last vector, whose product is not known, comes along as if it had no curvature: a step of the power method
         _, ahead = np.linalg.eigh(small[: len(basis), : len(basis)])
-        self._vectors[kind] = basis[0].mul_(float(ahead[0, -1]))
+        torch._foreach_mul_(known, float(ahead[0, -1]))
         for part, vector in zip(ahead[1:, -1].tolist(), basis[1:], strict=True):
-            self._vectors[kind].add_(vector, alpha=part)
+            torch._foreach_add_(known, vector, alpha=part)
+        self._vectors[kind] = known
         return float(values[-1]), float(abs(rest * vectors[-1, -1]))
 
     def _walk(self, problem: Problem, step: int, gradient: list[Tensor]) -> list[Row]:
         """Losses, and changes of the gradient, a few steps along it."""
-        lr = max(current_lr(group) for group in self._optimizer.param_groups)
+        lr = max((current_lr(group) for group in self._optimizer.param_groups if "lr" in group), default=0.0)
         if not lr or not self.gradient_norm:
             return []
         with buffers_lent(problem.params.values()) as (theta, here), torch.no_grad():
@@ -158,7 +159,10 @@ class CurvatureProbe:
             go_to(NEAR)
             with torch.enable_grad():
                 near, changed = loss_and_gradient(problem)
-            change = norm(torch._foreach_sub(changed, gradient))
+            for place, new, old in zip(here, changed, gradient, strict=True):
+                torch.sub(new, old, out=place)
+            change = norm(here)
+            del changed
             go_to(FAR)
             far = problem.mean_loss()
         least, greatest = finite_range(torch.stack([near.detach(), far]))
@@ -169,13 +173,14 @@ class CurvatureProbe:
         }
         return [Row(step, "", quantity, value, "") for quantity, value in values.items()]
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, list[Tensor]]:
         """The vectors that the next probe starts from."""
-        return {kind: vector.clone() for kind, vector in self._vectors.items()}
+        return {kind: [part.clone() for part in vector] for kind, vector in self._vectors.items()}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
         """Continue from saved vectors."""
-        self._vectors = dict(state)
+        like = next(p for group in self._optimizer.param_groups for p in group["params"])
+        self._vectors = {kind: [part.to(like.device, copy=True) for part in vector] for kind, vector in state.items()}
 
 
 def _limit_rows(step: int, limit: RateLimit) -> list[Row]:
@@ -183,13 +188,16 @@ def _limit_rows(step: int, limit: RateLimit) -> list[Row]:
     return [Row(step, "", quantity, value, "lr") for quantity, value in values.items()]
 
 
-def _flat(parts: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
-    return torch.cat(
-        [(torch.zeros_like(p) if t is None else t.detach()).reshape(-1) for t, p in zip(parts, like, strict=True)]
-    )
+def _filled(parts: Sequence[Tensor | None], like: Sequence[Tensor]) -> Vector:
+    """Zeros in place of None; the others are the probe's own, to write to."""
+    return [torch.zeros_like(p) if part is None else part for part, p in zip(parts, like, strict=True)]
 
 
-def _spread(parts: dict[str, Tensor], problem: Problem, missing: float) -> Tensor:
-    """One entry per entry of the parameters."""
-    none = torch.tensor(missing)
-    return torch.cat([parts.get(name, none).to(p).expand(p.shape).reshape(-1) for name, p in problem.params.items()])
+def _dot(one: Vector, other: Vector) -> float:
+    parts = [torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in zip(one, other, strict=True)]
+    return float(torch.stack(parts).double().sum())
+
+
+def _entries(parts: dict[str, Tensor], problem: Problem) -> Vector:
+    """One number, or one per entry, for each parameter; zero for those that do not move."""
+    return [parts[name].to(p) if name in parts else p.new_zeros(()) for name, p in problem.params.items()]

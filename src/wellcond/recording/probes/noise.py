@@ -25,7 +25,7 @@ class NoiseScale:
     """
 
     def __init__(self) -> None:
-        self._small: tuple[int, float, int, int] | None = None
+        self._small: dict[int, tuple[float, int, int]] = {}
         self._noise = self._signal = 0.0
         self._seen = 0
 
@@ -38,29 +38,32 @@ class NoiseScale:
             examples: Examples of the probe.
             batch: Examples of a training step.
         """
-        self._small = (step, squared, examples, batch) if batch > examples else None
+        if batch > examples:
+            self._small[step] = squared, examples, batch
 
     def rows(self, squared: dict[int, float]) -> list[Row]:
-        """The noise scale, if |g|² of the expected step is among these, by step."""
-        if self._small is None or self._small[0] not in squared:
-            return []
-        step, small, m, batch = self._small
-        self._small = None
-        large = squared[step]
-        noise = (small - large) / (1 / m - 1 / batch)
-        signal = (batch * large - m * small) / (batch - m)
-        if not (math.isfinite(noise) and math.isfinite(signal)):
-            return []
-        self._seen += 1
-        weight = 1 / min(self._seen, AVERAGED_OVER)
-        self._noise += weight * (noise - self._noise)
-        self._signal += weight * (signal - self._signal)
-        scale = max(0.0, self._noise) / self._signal if self._signal > 0 else math.inf  # no signal can be seen
-        return [Row(step, "", q.GRADIENT_NOISE_SCALE, scale, "examples")]
+        """The noise scale at each expected step whose |g|² is among these."""
+        rows = []
+        for step in [step for step in self._small if step in squared]:
+            small, m, batch = self._small.pop(step)
+            large = squared[step]
+            noise = (small - large) / (1 / m - 1 / batch)
+            signal = (batch * large - m * small) / (batch - m)
+            if not (math.isfinite(noise) and math.isfinite(signal)):
+                continue
+            self._seen += 1
+            weight = 1 / min(self._seen, AVERAGED_OVER)
+            self._noise += weight * (noise - self._noise)
+            self._signal += weight * (signal - self._signal)
+            scale = max(0.0, self._noise) / self._signal if self._signal > 0 else math.inf  # no signal can be seen
+            rows.append(Row(step, "", q.GRADIENT_NOISE_SCALE, scale, "examples"))
+        last = max(squared, default=0)
+        self._small = {step: small for step, small in self._small.items() if step > last}
+        return rows
 
     def state_dict(self) -> dict[str, object]:
         """All numbers that it depends on."""
-        return dict(vars(self))
+        return vars(self) | {"_small": dict(self._small)}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Continue from saved numbers."""

@@ -1,4 +1,4 @@
-"""Which probe runs after a step, and on how many examples: as many as its account pays for."""
+"""Which probe runs after a step, and on how many examples, by what the allowance pays for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.isolation.isolation import rng_kept
 from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.outputs import Loss
-from wellcond.recording.allowance import Account, Allowance
+from wellcond.recording.allowance import Allowance, Activity, Purse
 from wellcond.recording.probes.activations import ActivationProbe
 from wellcond.recording.probes.conditioning import ConditioningProbe
 from wellcond.recording.probes.curvature import CurvatureProbe
@@ -28,18 +28,17 @@ from wellcond.results import quantities as q
 
 CURVATURE, CONDITIONING, SHIFT, PASS, INSPECTION = "curvature", "conditioning", "shift", "activations", "inspection"
 MOST_PRODUCTS_OF_PROBE = 8
-RICH = 2.0
-"""Prices that an account has left after a turn, from which on the next one may be twice as large."""
 
 
-def probe_accounts() -> dict[str, Account]:
-    """An account for each probe; the guesses are in training steps."""
+def probe_parts() -> dict[str, Activity]:
+    """The probes share a purse, so that each has its turns whatever it costs; an inspection saves up for itself."""
+    purse = Purse(0.72)
     return {
-        CURVATURE: Account(0.5, price=1.2, least_spacing=3),
-        CONDITIONING: Account(0.13, price=0.5, least_spacing=3),
-        SHIFT: Account(0.13, price=0.5, least_spacing=3),
-        PASS: Account(0.05, price=0.4, least_spacing=10),
-        INSPECTION: Account(0.03, price=10.0, least_spacing=100, most_spacing=5000),
+        CURVATURE: Activity(purse, price=1.2, least_spacing=3),
+        CONDITIONING: Activity(purse, price=0.5, least_spacing=3),
+        SHIFT: Activity(purse, price=0.5, least_spacing=3),
+        PASS: Activity(purse, price=0.4, least_spacing=10),
+        INSPECTION: Activity(Purse(0.03), price=10.0, least_spacing=100, most_spacing=5000),
     }
 
 
@@ -49,10 +48,10 @@ def warm_up() -> None:
     with own_arithmetic(), torch.enable_grad(), rng_kept(torch.device("cpu")):
         model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        probing = Probing(model, nn.MSELoss(), [optimizer], Layout(model), Allowance(1.0, probe_accounts()))
+        probing = Probing(model, nn.MSELoss(), [optimizer], Layout(model), Allowance(1.0, probe_parts()))
         before: dict[Tensor, Tensor] = {p: p.detach().clone() for p in model.parameters()}
         batch = torch.rand(8, 2), torch.rand(8, 1)
-        for part in probe_accounts():
+        for part in probe_parts():
             probing.run(part, 1, batch, before, ["0", "2"])
 
 
@@ -64,7 +63,7 @@ class Probing:
         loss: Its loss; None if it returns it.
         optimizers: Those that train it.
         layout: Layers of the model.
-        allowance: Holds an account for each probe.
+        allowance: Holds a part for each probe.
 
     Attributes:
         curvature: The probe of the curvature.
@@ -82,18 +81,22 @@ class Probing:
         self._subject = Subject(model, loss)
         self._optimizer = optimizers[0]
         self._allowance = allowance
-        self._levels = dict.fromkeys(probe_accounts(), 0)
+        self._levels = dict.fromkeys(probe_parts(), 0)
 
     def due(self, step: int, *, has_moved: bool) -> str | None:
-        """The probe whose turn it is, the one that had the fewest so far.
+        """The probe whose turn it is: of those that are due, the one that had the fewest, once the purse pays for it.
 
         Args:
             step: The step that has just been taken.
             has_moved: Whether the weights before it are known.
         """
-        parts = [part for part in self._levels if part != SHIFT or has_moved]
-        parts = [part for part in parts if self._allowance.is_turn(part, step)]
-        return min(parts, key=lambda part: self._allowance.accounts[part].turns, default=None)
+        parts = self._allowance.parts
+        names = [name for name in self._levels if parts[name].is_open and step >= parts[name].next_step]
+        for purse in {id(parts[name].purse) for name in names}:
+            first = min((name for name in names if id(parts[name].purse) == purse), key=lambda name: parts[name].turns)
+            if (first != SHIFT or has_moved) and self._allowance.is_turn(first, step):
+                return first
+        return None
 
     def run(self, part: str, step: int, batch: Any, before: dict[Tensor, Tensor], order: Sequence[str]) -> list[Row]:
         """Rows of one probe, after a step.
@@ -119,16 +122,23 @@ class Probing:
         rows = runs[part]()
         return [*rows, Row(step, "", q.PROBED_EXAMPLES, float(self.examples), "examples")]
 
-    def adapt(self, part: str, batch: Any) -> None:
-        """After a turn: the next one is larger if the account is full, and smaller if it had to wait for long."""
-        account, level = self._allowance.accounts[part], self._levels[part]
-        largest = max(1, examples_in(batch)) // fewest(examples_in(batch))
-        if account.balance > RICH * account.price and 1 << level < largest:
-            self._levels[part] = level + 1
-            account.forget_prices()
-        elif account.waited > 10 * account.least_spacing and level > 0 and account.balance < -account.price:
-            self._levels[part] = level - 1
-            account.forget_prices()
+    def adapt(self, name: str, step: int, batch: Any, was_poor: bool) -> None:
+        """After a turn: the next one is larger if nothing else needs the time, and smaller if it had to wait.
+
+        Args:
+            name: The probe.
+            step: The step after which it had its turn.
+            batch: The batch of that step.
+            was_poor: Whether it had waited for it.
+        """
+        level, whole = self._levels[name], examples_in(batch)
+        is_whole = fewest(whole) << level >= whole
+        if self._allowance.is_rich(name) and not is_whole:
+            self._levels[name] = level + 1
+            self._allowance.parts[name].change_price(2.0)
+        elif was_poor and level:
+            self._levels[name] = level - 1
+            self._allowance.parts[name].change_price(0.5)
 
     def _inspect(self, problem: Any) -> list[Row]:
         self.findings = inspected(problem, self._optimizer)

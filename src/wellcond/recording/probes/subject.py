@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import nn
 
-from wellcond.diagnosis.mini_batches import cut, handful
-from wellcond.problem.batches import examples_in
+from wellcond.diagnosis.mini_batches import cut, runs_on_part
+from wellcond.problem.batches import examples_in, share_examples
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import NoTargets, TrainingStep
@@ -37,17 +38,19 @@ class Subject:
         Raises:
             InvalidProblem: The model cannot be measured, or the batch does not fit it.
         """
-        whole = [(batch, NoTargets)] if isinstance(self.loss, TrainingStep) else [batch]
         if self._problem is None or self._is_stale(self._problem):
-            self._problem = Problem(self.model, self.loss, whole)
+            self._problem = Problem(self.model, self.loss, self._listed(batch))
         problem = self._problem
-        if self._is_cut is None:
-            self._is_cut = handful(problem, batch, examples) is not batch if examples < examples_in(batch) else None
-        problem.batches = whole
+        problem.batches = self._listed(batch)
+        if self._is_cut is None and examples < examples_in(batch):
+            with contextlib.closing(problem.data()) as data:
+                self._is_cut = share_examples(batch) and runs_on_part(problem, next(data)[1])
         if self._is_cut:
-            part = cut(batch, examples)[0]
-            problem.batches = [(part, NoTargets)] if isinstance(self.loss, TrainingStep) else [part]
+            problem.batches = self._listed(cut(batch, examples)[0])
         return problem
+
+    def _listed(self, batch: Any) -> list[Any]:
+        return [(batch, NoTargets)] if isinstance(self.loss, TrainingStep) else [batch]
 
     def _is_stale(self, problem: Problem) -> bool:
         """Whether parameters were frozen, thawed, replaced or moved since the problem was made."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from wellcond.diagnosis.inspection.signals import FLAT, SLOPES
+from wellcond.diagnosis.inspection.signals import is_flat
 from wellcond.network.calling import tensors_in
 from wellcond.network.layers import called_modules, feature_dim, rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
@@ -84,7 +84,7 @@ class Outputs:
     def see_bounded(self, function: str, output: Tensor) -> None:
         """Note the share of values where a bounded function is flat, under the name of the layer before it."""
         if self._is_first(self._last, q.SATURATED_SHARE):
-            flat = (SLOPES[function](output) < FLAT).float().mean()
+            flat = is_flat(function, output).float().mean()
             self._numbers.append((self._last, q.SATURATED_SHARE, flat))
 
     def reading(self, step: int) -> tuple[Tensor, ToRows] | None:

@@ -33,16 +33,17 @@ class Layout:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._layer_of: dict[int, str] = {}
+        self._others: dict[int, Tensor] = {}
         self.layers: list[str] = []
         self._read()
 
     def layer_of(self, parameter: Tensor) -> str | None:
         """Name of the layer; None for a parameter that is not the model's."""
-        if id(parameter) not in self._layer_of:
+        if id(parameter) not in self._layer_of and id(parameter) not in self._others:
             self._read()  # parameters may be replaced at any time
-            self._layer_of.setdefault(id(parameter), "\0")
-        layer = self._layer_of[id(parameter)]
-        return None if layer == "\0" else layer
+            if id(parameter) not in self._layer_of:
+                self._others[id(parameter)] = parameter  # holding it ensures that its id is not reused
+        return self._layer_of.get(id(parameter))
 
     def parameters_of(self, layer: str) -> dict[str, nn.Parameter]:
         """The parameters of a layer, by their names in the model."""

@@ -91,9 +91,10 @@ class StepWatch:
 
     @reads_only
     def _before_step(self, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        rates = [group["lr"] for group in self.optimizer.param_groups]  # a scheduler may change them right after
+        # a scheduler may change them right after the step
+        rates = [group["lr"] for group in self.optimizer.param_groups if "lr" in group]
         # tensors are not compared, which would wait for a GPU
-        self.has_new_rates = type(rates[0]) is not float or rates != self.rates
+        self.has_new_rates = bool(rates) and (type(rates[0]) is not float or rates != self.rates)
         self.rates = rates
         if self._is_read or not (self.wants_gradients or self.wants_weights):
             return None
@@ -143,7 +144,7 @@ class StepWatch:
         return [self._layout.layer_of(p) or "" for p in params]
 
     def _in_turn(self, params: list[Tensor]) -> list[Tensor]:
-        """All, or so many whole layers as may be copied, each time the next ones."""
+        """All, or as much as may be copied in whole layers, each time the next ones."""
         if sum(p.numel() for p in params) <= MOST_COPIED:
             return params
         by_layer: dict[str, list[Tensor]] = {}

@@ -9,11 +9,14 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.rules.output_loss_mismatch.mismatch import mismatch, seen_by_loss
 from wellcond.diagnosis.threshold import Condition
+from wellcond.results import number
 
 PREDICTS = Condition(
     "the best of three probes of the data, in standard deviations of shuffled targets", 8.0,
     origin="chance exceeds 4 once in 30,000 probes; only inputs that predict targets need to be compared with them",
 )  # fmt: skip
+
+TWO = Condition("values of the targets", 2, origin="without one of two labels, one answer is right for all")
 
 
 @rule("output-loss-mismatch")
@@ -113,4 +116,35 @@ def crossed(evidence: Evidence) -> Iterator[Finding]:
         "Targets in another order than the inputs cannot be learned from them.",
         "# keep outputs and targets in one order: no flip, sort or shuffle of one of them",
         layer="",
+    )
+
+
+@rule("output-loss-mismatch")
+def unheard(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that depends on one example of a batch only, or on none with one of the labels, whatever the outputs are.
+
+    Severe for `loss(outputs[0], targets[0])`, and where one of two labels does not count, as if 0 and 1 are given to a
+    hinge that takes -1 and 1; a warning where one of several does not, as by `ignore_index`. Negative indices are
+    ignored by design.
+    """
+    heard = None if evidence.behavior is None else evidence.behavior.heard
+    if heard is None or (not heard.is_at_end and heard.value is None):
+        return
+    one = f"one of the {heard.examples} examples of a batch"
+    label = f"examples with the target {number(heard.value or 0.0)}, {heard.share:.0%} of a batch"
+    yield Finding(
+        rule="output-loss-mismatch",
+        severity="severe" if heard.is_at_end or heard.values == TWO.at else "warning",
+        basis="proven",
+        summary=f"the loss depends on {one} only, whatever the outputs of the others are."
+        if heard.is_at_end
+        else f"the loss does not depend on {label}, whatever their outputs are.",
+        evidence={"examples": float(heard.examples), "examples that count": float(heard.count)},
+        reason="What the loss does not depend on is not learned."
+        if heard.is_at_end
+        else "An index that is ignored, a weight of zero, or labels 0 and 1 where a loss takes -1 and 1, leave a class "
+        "without a gradient.",
+        remedy="# take the mean over all examples of a batch"
+        if heard.is_at_end
+        else "# look at ignore_index and weight of the loss, and at the labels it takes: 2 * targets - 1 are -1 and 1",
     )

@@ -24,6 +24,14 @@ OUT_OF_REACH = Threshold(
     origin="0.18 for a tanh before two classes, 0.3 to 0.9 for more classes, a softmax or normalized logits; logits "
     "capped at 30, and cosines times 10 or more, have less than 0.01",
 )  # fmt: skip
+ALIKE = Threshold(
+    "lowest loss of bounded similarities / loss of equal ones", math.nan, 0.8,
+    origin="0.13 for 32 examples at a temperature of 0.5, 0.7 for 512 at 1; 0.96 where 0.07 is multiplied",
+)  # fmt: skip
+NOTHING_LEFT = Threshold(
+    "lowest loss / loss of zeros, of a loss of classes", math.nan, 0.9,
+    origin="0.27 for three classes and a label_smoothing of 0.1, 0.15 for a thousand; 0.81 for two and 0.5",
+)  # fmt: skip
 FLOOR = Threshold(
     "lowest loss / loss of zeros, of a loss that is bounded to both sides", math.nan, 0.15,
     origin="0.45 for a softmax twice over two classes, 0.6 for ten; bounded losses in use, such as a Brier score, a "
@@ -137,6 +145,55 @@ def bounded_outputs(evidence: Evidence) -> Iterator[Finding]:
         treatment="logits",
         least_possible_loss=reach.least,
         least_loss_of_any_outputs=sight.least,
+    )
+
+
+@rule("output-loss-mismatch")
+def similarities_too_alike(evidence: Evidence) -> Iterator[Finding]:
+    """Similarities of a contrastive loss that stay close to each other whatever the weights are.
+
+    With the largest size that weights up to 100 times as large give them, the softmax leaves more than 0.8 of the loss
+    of equal similarities: cosines that are multiplied by a temperature instead of divided.
+    """
+    floor = None if evidence.behavior is None else evidence.behavior.similarity_floor
+    if floor is None or not ALIKE.is_severe(floor):
+        return
+    yield Finding(
+        rule="output-loss-mismatch",
+        severity="severe",
+        basis="proven",
+        summary=f"the similarities that the loss compares are bounded, whatever the weights are, and leave {floor:.0%} "
+        "of the loss of equal ones.",
+        evidence={"lowest loss / loss of equal similarities": floor},
+        limits=ALIKE.limits(),
+        reason="The softmax of cosines in [-1, 1] is nearly even; divided by a temperature below 1 they are far apart.",
+        remedy="# divide the similarities by a temperature: logits = z1 @ z2.T / 0.1",
+    )
+
+
+@rule("output-loss-mismatch")
+def smoothed_away(evidence: Evidence) -> Iterator[Finding]:
+    """A loss of classes whose best outputs are hardly better than none: labels that are smoothed until they are alike.
+
+    The lowest loss of any outputs is more than 0.9 of that of zeros, though each example has one class.
+    """
+    if (known := seen_by_loss(evidence)) is None or math.isnan(known[2].at_labels):
+        return
+    inspection, output, sight = known
+    is_judged = sight.is_by_example and not (sight.has_penalty or sight.is_unpaired or sight.ignores_targets)
+    if not is_judged or sight.is_bounded or not NOTHING_LEFT.is_severe(sight.floor):
+        return
+    yield mismatch(
+        inspection,
+        output,
+        f"the loss cannot fall below {number(sight.least)} whatever the outputs are, and that of zeros is "
+        f"{number(sight.at_zero)}: the right class is hardly better than the others.",
+        "With label_smoothing=s the right class of C gets 1 − s + s/C, and each other one s/C: near s = 1 all are "
+        "alike.",
+        "# choose a smoothing of 0.1 or less",
+        layer="",
+        least_possible_loss=sight.least,
+        loss_of_zeros=sight.at_zero,
     )
 
 

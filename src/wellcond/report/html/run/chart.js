@@ -39,6 +39,8 @@ function number(value) {
   return String(Number(value.toPrecision(3)));
 }
 
+/** A layer's name, after the word "layer" if it is only a number, as in a `Sequential`. */
+const named = (layer) => (/^\d+$/.test(layer) ? `layer ${layer}` : layer);
 const wholeNumber = (value) => Math.round(value).toLocaleString("en-US");
 
 /** About `count` round numbers between two ends. */

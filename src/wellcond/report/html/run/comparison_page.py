@@ -31,7 +31,7 @@ DASHES: tuple[list[int] | None, ...] = (None, [6, 4], [2, 3], [10, 4, 2, 4], [1,
 """One for each run, so that lines differ without color too."""
 COMPARISON_SCRIPTS = ("run/chart.js", "run/line_chart.js", "run/comparison.js")
 ZOOM = '<p><button type="button" class="small" id="whole-run" hidden></button></p>'
-NOTE = '<p class="note">Drag over steps to enlarge them in every chart; Escape shows all again.</p>'
+NOTE = '<p class="note with-mouse">Drag over steps to enlarge them in every chart; Escape shows all again.</p>'
 
 
 @renders("page", Comparison)

@@ -8,9 +8,9 @@ class LineChart extends Chart {
   constructor(host, { lines, spans = [], height = 260, label, marksHeight = 0, onDrawn = null, hasLog = true }) {
     super(host, { height: height + marksHeight, label });
     Object.assign(this, { lines, spans, marksHeight, onDrawn, left: 34 });
-    const positive = lines.flatMap((line) => line.values).filter((value) => value > 0);
     const all = lines.flatMap((line) => line.values).filter((value) => value !== null);
-    this.canBeLog = hasLog && positive.length === all.length && all.length > 0;
+    const positive = all.filter((value) => value > 0);
+    this.canBeLog = hasLog && positive.length > 0 && all.every((value) => value >= 0);
     this.isLog = this.canBeLog && max(positive) > LOG_FROM * min(positive);
     this.steps = [...new Set(lines.flatMap((line) => line.steps))].sort((a, b) => a - b);
   }
@@ -20,6 +20,7 @@ class LineChart extends Chart {
   y(value) {
     const { top, bottom } = this.plot;
     const [low, high] = this.range;
+    if (this.isLog && value <= 0) return bottom; // zero is below everything
     const share = this.isLog ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
     return bottom - clamp(share, -0.05, 1.05) * (bottom - top);
   }
@@ -116,16 +117,15 @@ class LineChart extends Chart {
     let height = null;
     const broken = [];
     steps.forEach((step, i) => {
-      const value = this.isLog && values[i] <= 0 ? null : values[i];
       const x = this.x(step);
-      if (value === null) {
-        if (values[i] === null) broken.push(x);
+      if (values[i] === null) {
+        broken.push(x);
         height = null;
         return;
       }
-      if (height === null) context.moveTo(x, this.y(value));
+      if (height === null) context.moveTo(x, this.y(values[i]));
       else if (isHeld) context.lineTo(x, height);
-      height = this.y(value);
+      height = this.y(values[i]);
       context.lineTo(x, height);
     });
     if (isHeld && height !== null) context.lineTo(plot.right, height);
@@ -134,7 +134,7 @@ class LineChart extends Chart {
     const inView = steps.filter((step) => step >= view.steps[0] && step <= view.steps[1]).length;
     if (inView <= 40 && !isHeld) {
       steps.forEach((step, i) => {
-        if (values[i] === null || (this.isLog && values[i] <= 0)) return;
+        if (values[i] === null) return;
         context.beginPath();
         context.arc(this.x(step), this.y(values[i]), 2.5, 0, 7);
         context.fill();
@@ -159,7 +159,7 @@ class LineChart extends Chart {
     this.stroke([[x, plot.top], [x, plot.bottom]]);
     for (const line of this.lines) {
       const i = this.pointOf(line, this.cursor);
-      if (i < 0 || line.values[i] === null || (this.isLog && line.values[i] <= 0)) continue;
+      if (i < 0 || line.values[i] === null) continue;
       context.fillStyle = tone(line.color);
       context.beginPath();
       context.arc(line.isHeld ? x : this.x(line.steps[i]), this.y(line.values[i]), 4, 0, 7);

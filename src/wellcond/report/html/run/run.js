@@ -69,7 +69,7 @@ function openLayer(i, { isScrolled = false } = {}) {
   const plots = element("div", { class: "small-charts" });
   const values = [];
   detail.replaceChildren(
-    element("h3", { tabindex: "-1" }, node.path || node.kind),
+    element("h3", { tabindex: "-1" }, named(node.path) || node.kind),
     element("p", { class: "note" }, [
       node.path && node.kind,
       node.parameters && `${wholeNumber(node.parameters)} parameters`,
@@ -131,7 +131,7 @@ function showMap(map) {
   heatMap?.remove();
   shownMap = map;
   const host = mapHost.appendChild(element("div"));
-  const names = map.rows.map((row) => nodes[row].path);
+  const names = map.rows.map((row) => named(nodes[row].path));
   heatMap = new HeatMap(host, {
     grid: gridOf(map), names, title: map.title, height: clamp(names.length * 16, 96, 520) + 32,
     colors: map.rows.map((row) => nodes[row].severity || ""),
@@ -184,11 +184,11 @@ function showFinding(anchor) {
 
 new Search(byId("search"), byId("hits"), [
   ...run.findings.map(({ rule, layer, severity, summary, anchor }) => ({
-    text: `${rule} ${layer} ${severity} ${summary}`.toLowerCase(), kind: severity, title: rule, note: layer || summary,
+    text: `${rule} ${layer} ${severity} ${summary}`.toLowerCase(), kind: severity, title: rule, note: named(layer) || summary,
     open: () => showFinding(anchor),
   })),
   ...nodes.slice(1).map(({ path, kind, severity }, i) => ({
-    text: `${path} ${kind}`.toLowerCase(), kind: severity, title: path, note: kind, open: () => showLayer(i + 1),
+    text: `${path} ${kind}`.toLowerCase(), kind: severity, title: named(path), note: kind, open: () => showLayer(i + 1),
   })),
 ]);
 

@@ -7,8 +7,8 @@ class Timeline {
     this.findings = findings.filter(({ step }) => step !== null);
     this.bars = this.findings.map(({ rule, layer, severity, when, anchor }) => element(
       "a",
-      { class: `bar ${severity}`, href: `#${anchor}`, title: `${rule}${layer ? ` at ${layer}` : ""}, ${when}` },
-      element("span", {}, `${MARKS[severity]} ${rule}`, element("small", {}, layer && ` ${layer}`)),
+      { class: `bar ${severity}`, href: `#${anchor}`, title: `${rule}${layer && ` at ${named(layer)}`}, ${when}` },
+      element("span", {}, `${MARKS[severity]} ${rule}`, element("small", {}, layer && ` ${named(layer)}`)),
     ));
     this.more = element("a", { class: "bar-more", href: "#findings", hidden: true });
   }

@@ -1,0 +1,81 @@
+"""Whether a training step compares what the model returns with something else that the model has returned.
+
+A Q-network is compared with its own values of the next states, a network with its own answer to another view, each
+without a gradient. Such a loss may rise while the model gets better, since what it is compared with moves along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from wellcond.diagnosis.probes.exchanged import rms
+from wellcond.diagnosis.probes.terms import have_moved
+from wellcond.network.isolation.isolation import parameters_kept
+from wellcond.network.taps import bracketed
+from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.training_step import TrainingStep
+
+FAR = 0.3
+"""How far the weights are moved, over the RMS of each parameter."""
+MOST_NUMBERS = 2**20
+"""Numbers in a tensor that is remembered."""
+
+
+def moves_with_the_model(problem: Problem) -> bool:
+    """Whether tensors without a gradient that a step combines with the model's outputs change with its weights.
+
+    It takes three forward passes of a batch. What is combined inside of the model does not count.
+    """
+    if not isinstance(problem.loss, TrainingStep):
+        return False
+    params = list(problem.params.values())
+    draw = torch.Generator().manual_seed(0)
+    with problem.measuring(), parameters_kept(params), contextlib.closing(problem.data()) as data:
+        index, batch = next(data)
+        before, again = (_goals(problem, index, batch) for _ in range(2))
+        if not before or have_moved(before, again):
+            return False
+        for p in params:
+            p.data = p.data + FAR * rms(p) * torch.randn(p.shape, generator=draw).to(p)
+        return have_moved(before, _goals(problem, index, batch))
+
+
+def _goals(problem: Problem, index: int, batch: Batch) -> list[Tensor]:
+    """Tensors without a gradient that meet tensors with one, outside of the model."""
+    seen = _Combined()
+
+    def on_exit(_module: nn.Module, _output: Any) -> None:
+        seen.calls -= 1
+
+    def on_entry(_module: nn.Module, _args: Any, _kwargs: Any) -> None:
+        seen.calls += 1
+
+    with torch.enable_grad(), bracketed([problem.model], on_entry, on_exit), seen:
+        problem.training_loss(index, batch)
+    return seen.fixed
+
+
+class _Combined(TorchFunctionMode):
+    """Keeps the floating-point arguments without a graph of operations that also take one with a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.fixed: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not self.calls:
+            tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()]
+            if any(t.grad_fn is not None for t in tensors):
+                fixed = [t for t in tensors if not t.requires_grad and 1 < t.numel() <= MOST_NUMBERS]
+                self.fixed += [t.detach().clone() for t in fixed]
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,403 @@
+"""The recorder in a loop: what it records is right, the budget holds, and no failure reaches the loop."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loops import Clock, Small, batches
+from torch import Tensor, nn
+
+import wellcond as wc
+from wellcond.errors import InvalidProblem
+from wellcond.recording.logbook import FindingWarning
+from wellcond.recording.mishaps import RecordingWarning
+
+loss_function = nn.CrossEntropyLoss()
+
+
+class Training:
+    """A small training on a clock of its own: a step takes a second, and recording what `costs` says."""
+
+    def __init__(self, steps: int, **options: Any) -> None:
+        torch.manual_seed(0)
+        self.clock = Clock()
+        self.model = Small()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.data = batches(steps)
+        self.rec = wc.Recorder(self.model, self.optimizer, loss_function, clock=self.clock, **{"budget": 1.0} | options)
+
+    def run(self, steps: slice = slice(None), each: Callable[[int], None] | None = None) -> wc.Recorder:
+        for step, (x, y) in list(enumerate(self.data, start=1))[steps]:
+            self.step(x, y, step, each)
+        return self.rec
+
+    def step(self, x: Tensor, y: Tensor, step: int, each: Callable[[int], None] | None = None) -> None:
+        self.optimizer.zero_grad()
+        value = loss_function(self.model(x), y)
+        value.backward()
+        if each is not None:
+            each(step)
+        self.optimizer.step()
+        self.clock.now += 1.0
+        self.rec.step(value, (x, y))
+
+
+# what it records
+
+
+def test_gradient_norms_and_updates_are_those_of_a_plain_loop() -> None:
+    training = Training(15)
+    named = dict(training.model.named_parameters())
+    norms: dict[int, dict[str, float]] = {}
+    weights: dict[int, dict[str, Tensor]] = {}
+
+    def note(step: int) -> None:
+        norms[step] = {name: float(p.grad.double().norm()) for name, p in named.items()}
+        weights[step] = {name: p.detach().clone() for name, p in named.items()}
+
+    history = training.run(each=note).history
+    layer = history.series("gradient_norm", "conv")
+    assert len(layer) > 8
+    for step, value in zip(layer.steps, layer.values, strict=True):
+        both = norms[int(step)]
+        assert value == pytest.approx(math.hypot(both["conv.weight"], both["conv.bias"]), rel=1e-6)
+    whole = history.series("gradient_norm")
+    for step, value in zip(whole.steps, whole.values, strict=True):
+        assert value == pytest.approx(math.hypot(*norms[int(step)].values()), rel=1e-6)
+    ratios = history.series("update_ratio", "head")
+    for step, value in zip(ratios.steps, ratios.values, strict=True):
+        if step < 15:
+            before, after = weights[int(step)], weights[int(step) + 1]
+            change = math.hypot(*(float((after[n] - before[n]).norm()) for n in ("head.weight", "head.bias")))
+            size = math.hypot(*(float(before[n].norm()) for n in ("head.weight", "head.bias")))
+            assert value == pytest.approx(change / size, rel=1e-4)
+
+
+def test_layers_are_named_as_modules_and_a_tied_weight_counts_once() -> None:
+    history = Training(12).run().history
+    assert history.layers("gradient_norm") == ["conv", "bn", "hidden", "norm", "head"]
+    assert {"conv", "bn", "hidden", "norm", "tied", "head"} == set(history.layers("signal_rms"))
+    assert history.layers("statistics_gap") == ["bn"]
+    assert history.layers("saturated_share") == ["hidden"]
+    assert set(history.layers("dead_share")) == {"bn", "tied"}  # a function after bn, and a module after tied
+    assert history.series("lr").values.tolist() == [0.05]
+
+
+def test_dead_and_saturated_units_by_a_closed_form() -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2), nn.Tanh())
+    with torch.no_grad():
+        model[0].bias.copy_(torch.tensor([-99.0, 1.0, -99.0, -99.0]))
+        model[2].bias.copy_(torch.tensor([9.0, 0.0]))
+        model[2].weight.mul_(0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    x = torch.randn(8, 2)
+    with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+        value = model(x).mean()
+        value.backward()
+        optimizer.step()
+        rec.step(value)
+    assert rec.history.series("dead_share", "0").values.tolist() == [0.75]
+    assert rec.history.series("saturated_share", "2").values.tolist() == [0.5]
+    size = float(model[0](x).square().mean().sqrt())
+    assert rec.history.series("signal_rms", "0").values.tolist() == pytest.approx([size])
+
+
+def test_gradients_that_are_not_cleared() -> None:
+    training = Training(12)
+    training.optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
+    history = training.run().history
+    ratios = history.series("uncleared_gradient")
+    assert ratios.values[0] == 0  # there is nothing before the first step
+    assert ratios.values[1:].min() > 0.3
+
+
+def test_steps_that_are_not_seen_count_after_a_while() -> None:
+    """As in the replay of a CUDA graph."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+        for step in range(80):
+            rec.step(float(step))
+    losses = rec.history.series("training_loss")
+    assert losses.values.tolist() == [
+        32.0,
+        *range(65, 80),
+    ]  # the first is the mean of all that might have been one step
+    assert any("CUDA graph" in note for note in rec.notes)
+
+
+def test_validation_own_steps_and_going_back() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+        for step in (10, 20, 30, 20, 25):
+            optimizer.step()
+            rec.step(float(step), step=step)
+        rec.validation(torch.tensor(0.5))
+    assert rec.history.series("training_loss").steps.tolist() == [10, 20, 25]
+    assert rec.history.series("validation_loss").steps.tolist() == [25]
+    assert rec.history.series("validation_loss").values.tolist() == [0.5]
+
+
+def test_a_training_step_of_ones_own() -> None:
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def training_step(model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch) - model(batch + 0.1 * torch.randn_like(batch))).square().mean()
+
+    clock = Clock()
+    with wc.Recorder.from_step(model, optimizer, training_step, budget=1.0, clock=clock) as rec:
+        for _ in range(12):
+            batch = torch.randn(16, 3)
+            optimizer.zero_grad()
+            value = training_step(model, batch)
+            value.backward()
+            optimizer.step()
+            clock.now += 1.0
+            rec.step(value, batch)
+    assert rec.problems == []
+    assert len(rec.history.series("hessian_lambda_max")) > 1
+
+
+# the budget
+
+
+class Costly(Clock):
+    """A clock on which every reading of it takes a while, as work would that lies between two readings."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        self.now += self.seconds
+        return self.now
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1e-4, 1e-2])
+def test_recording_takes_its_share_of_the_time_and_no_more(seconds: float) -> None:
+    training = Training(300, budget=0.05)
+    clock = Costly(seconds)
+    training.clock = clock
+    rec = training.rec = wc.Recorder(training.model, training.optimizer, loss_function, clock=clock)
+    training.run()
+    taken = clock.now - 300.0
+    assert taken <= 0.05 * clock.now * 1.1 + 3.0
+    assert rec.history.series("recording_share").values[-1] <= 0.06
+
+
+# no failure reaches the loop
+
+
+def test_what_breaks_is_said_once_and_training_goes_on() -> None:
+    training = Training(20)
+    calls = itertools.count()
+
+    def broken(*_: Any) -> None:
+        next(calls)
+        raise ZeroDivisionError("broken")
+
+    training.rec._sampling.activations.outputs.see = broken  # type: ignore[union-attr, method-assign]
+    with pytest.warns(RecordingWarning, match="broken") as warned:
+        training.run()
+    assert next(calls) == 1  # it is switched off
+    assert len([w for w in warned if "broken" in str(w.message)]) == 1
+    assert len(training.rec.problems) == 1
+    assert len(training.rec.history.series("training_loss")) == 20
+    assert len(training.rec.history.series("gradient_norm")) > 5
+
+
+def test_warnings_as_errors_and_a_broken_callback() -> None:
+    def broken(_: wc.Finding) -> None:
+        raise ZeroDivisionError("callback")
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with wc.Recorder(model, optimizer, nn.MSELoss(), on_finding=broken) as rec:
+            for step in range(60):
+                optimizer.step()
+                rec.step(1.0 if step < 40 else math.nan)
+    assert [finding.rule for finding in rec.findings] == ["non-finite"]
+    assert "callback" in rec.problems[0]
+
+
+def test_a_finding_is_reported_as_it_begins() -> None:
+    seen: list[wc.Finding] = []
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), on_finding=seen.append) as rec:
+        for step in range(1, 41):
+            optimizer.step()
+            if step < 40:
+                rec.step(torch.tensor(1.0))
+        with pytest.warns(FindingWarning, match="non-finite"):
+            rec.step(torch.tensor(math.nan))
+        assert [finding.rule for finding in seen] == ["non-finite"]  # at its step, not at the end
+        assert seen[0].step == 40
+
+
+def test_a_spike_names_its_examples() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(0)
+    losses = (1 + 0.02 * torch.randn(200)).tolist()
+    losses[149] = 30.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FindingWarning)
+        with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+            for step, loss in enumerate(losses, start=1):
+                optimizer.step()
+                rec.step(loss, indices=torch.arange(20) + step)
+    (spike,) = [finding for finding in rec.findings if finding.rule == "loss-spike"]
+    assert spike.step == 150
+    assert str(spike.evidence["examples"]).startswith("150, 151, 152")
+    assert str(spike.evidence["examples"]).endswith("… (20)")
+
+
+def test_a_loss_that_is_none() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+        optimizer.step()
+        with pytest.warns(RecordingWarning, match="not called with a number"):
+            rec.step(None)
+        optimizer.step()
+        rec.step(2.0)
+    assert rec.history.series("training_loss").steps.tolist() == [2]
+
+
+def test_an_optimizer_that_holds_another_network_too() -> None:
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*other.parameters(), *model.parameters()], lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+        x = torch.ones(4, 2)
+        value = (model(x) + 100 * other(x)).mean()
+        value.backward()
+        optimizer.step()
+        rec.step(value)
+    norm = math.hypot(*(float(p.grad.norm()) for p in model.parameters()))
+    assert rec.history.series("gradient_norm").values.tolist() == pytest.approx([norm])
+
+
+def test_an_interrupt_passes() -> None:
+    training = Training(3)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    training.rec._turns.look = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        training.run()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (lambda m, o: ("model", o), TypeError, "not a torch.nn.Module"),
+        (lambda m, o: (m, 0.1), TypeError, "number"),
+        (lambda m, o: (m, torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)), InvalidProblem, "holds none"),
+        (lambda m, o: (m.requires_grad_(False), o), InvalidProblem, "requires_grad_"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_training(arguments: Any, error: type[Exception], words: str) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(error, match=words):
+        wc.Recorder(*arguments(model, optimizer), nn.MSELoss())
+
+
+@pytest.mark.parametrize("budget", [0, -0.1, 1.5, "5%", True, math.nan])
+def test_a_budget_is_a_share(budget: Any) -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="share of time"):
+        wc.Recorder(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss(), budget=budget)
+
+
+def test_nothing_is_left_behind() -> None:
+    training = Training(6)
+    rec = training.run()
+    rec.close()
+    rec.close()
+    rec.step(1.0)
+    assert not training.optimizer._optimizer_step_pre_hooks
+    assert not training.optimizer._optimizer_step_post_hooks
+    assert all(not p._backward_hooks for p in training.model.parameters())
+    assert not torch.nn.modules.module._has_any_global_hook()
+
+
+def test_other_measurements_accept_an_optimizer_that_is_recorded() -> None:
+    training = Training(3)
+    training.run()
+    problem = wc.Problem(training.model, loss_function, [training.data[0]])
+    assert wc.max_lr(problem, training.optimizer, max_matvecs=2).value > 0
+    assert wc.covariate_shift(problem, training.optimizer).layers
+
+
+# directories and resuming
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_resumed_run_has_the_rows_of_one_that_was_not_interrupted(on_disk: bool, tmp_path: Path) -> None:
+    def folder(name: str) -> dict[str, Any]:
+        return {"run_dir": tmp_path / name} if on_disk else {}
+
+    whole = Training(40, **folder("whole"))
+    whole.run().close()
+    first = Training(40, **folder("parts"))
+    first.run(slice(0, 25))
+    saved = {
+        "model": first.model.state_dict(),
+        "optimizer": first.optimizer.state_dict(),
+        "recorder": first.rec.state_dict(),
+        "random": torch.get_rng_state(),
+    }
+    torch.save(saved, tmp_path / "checkpoint")
+    first.run(slice(25, 33))  # lost with the process
+    first.rec.close()
+
+    second = Training(40, **folder("parts"))
+    loaded = torch.load(tmp_path / "checkpoint", weights_only=True)
+    second.model.load_state_dict(loaded["model"])
+    second.optimizer.load_state_dict(loaded["optimizer"])
+    second.rec.load_state_dict(loaded["recorder"])
+    torch.set_rng_state(loaded["random"])
+    second.run(slice(25, 40)).close()
+
+    one, other = (
+        (wc.read_run(tmp_path / name).rows() if on_disk else training.rec.run.rows())
+        for name, training in (("whole", whole), ("parts", second))
+    )
+    assert sorted(one) == sorted(other)
+
+
+@pytest.mark.slow
+def test_a_run_directory_holds_what_is_in_memory(tmp_path: Path) -> None:
+    training = Training(20, run_dir=tmp_path / "a")
+    rec = training.run()
+    rec.close()
+    run = wc.read_run(tmp_path / "a")
+    assert run.status == "ended"
+    assert sorted(run.rows()) == sorted(rec.run.rows())
+    assert run.layers[:2] == ("conv", "bn")
+    rec.save(tmp_path / "run.html")
+    assert "training" in (tmp_path / "run.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_second_training_goes_on_after_the_first(tmp_path: Path) -> None:
+    Training(5, run_dir=tmp_path / "a").run().close()
+    rec = Training(5, run_dir=tmp_path / "a").run()
+    rec.close()
+    assert wc.read_run(tmp_path / "a").last_step == 10
