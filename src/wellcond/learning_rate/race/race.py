@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch.optim import SGD, Adagrad
+from torch.optim import SGD, Adagrad, Optimizer
 
 from wellcond.errors import Interrupted, NonFinite
 from wellcond.learning_rate.race.horizon import DRIFT, FLAT, PLAIN_DRIFT, choose, falls, last_loss, last_losses
@@ -83,6 +83,14 @@ def race(
         Interrupted: On Ctrl-C, with the race so far as `.result`.
     """
     return _Race(trainer, steps, max_steps, schedule, validation, seed, progress).run(center)
+
+
+def drift_of(optimizer: Optimizer) -> float:
+    """How the best rate falls with the length of a run: not where the optimizer's own steps shrink as t^−½."""
+    if isinstance(optimizer, Adagrad):
+        return 0.0
+    is_plain = isinstance(optimizer, SGD) and not any(group["momentum"] for group in optimizer.param_groups)
+    return PLAIN_DRIFT if is_plain else DRIFT
 
 
 class _Race:
@@ -183,14 +191,6 @@ class _Race:
             high += 1
         return (low + high + 1) // 2
 
-    def _drift(self) -> float:
-        """How the best rate falls with the length of a run: not where the optimizer's own steps shrink as t^−½."""
-        optimizer = next(iter(self.runs.values())).optimizer
-        if isinstance(optimizer, Adagrad):
-            return 0.0
-        is_plain = isinstance(optimizer, SGD) and not any(group["momentum"] for group in optimizer.param_groups)
-        return PLAIN_DRIFT if is_plain else DRIFT
-
     def _near(self, best: int, below: int, above: int) -> set[int]:
         """The optimizer's own rate and some around the best, but none from the first above it on whose loss went up."""
         bound = min((k for k, run in self.runs.items() if k > best and went_up(run.as_run)), default=math.inf)
@@ -250,5 +250,5 @@ class _Race:
         is_constant = self.is_noisy and self.schedule is None  # otherwise there is no floor that the rate sets
         times = max(1.0, self.steps / length) if is_constant else 1.0
         compared = self.held_out or {lr: last_losses(losses) for lr, losses in finalists.items()}
-        choice = choose(compared, self.own, times=times, drift=self._drift())
+        choice = choose(compared, self.own, times=times, drift=drift_of(next(iter(self.runs.values())).optimizer))
         return Race(runs, choice, self.steps, self.own, round(self._cost.backwards), self.held_out, status=status)
