@@ -40,10 +40,10 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     reached. Severe if a trial does not learn and a linear fit predicts the targets no better than chance (or the loss
     stands still at every rate); and if no run gets below half of a constant's loss, while a linear fit gets more than
     half of what a constant does wrong, and twice as much as another fit. A warning if that is not known, if an
-    activation is called in vain, or if a layer is wider than both ends, which is of no use in a product; otherwise a
-    note if an affine map is enough. The last operation may be a softmax or a sigmoid. A BatchNorm is affine in use.
-    Layers narrower than both ends, as in a linear autoencoder, are a product of low rank, which one layer is not. ReLUs
-    that are always on or off are other rules'.
+    activation is called in vain, or if a layer is wider than both ends, which is of no use in a product, unless a
+    linear fit is the best; otherwise a note if an affine map is enough. The last operation may be a softmax or a
+    sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as in a linear autoencoder, are a product of
+    low rank, which one layer is not. ReLUs that are always on or off are other rules'.
     """
     inspection = evidence.inspection
     if inspection is None or _are_full(inspection):
@@ -62,7 +62,9 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     is_bottleneck = len(layers) > 1 and min(s.units for s in layers[:-1]) < min(layers[-1].units, _features(inspection))
     lack = _lack(evidence)
     is_wider = len(layers) > 1 and max(s.units for s in layers[:-1]) > max(layers[-1].units, _features(inspection))
-    is_meant = not network_has_learned(evidence) and (is_wider or bool(functions))
+    relation = None if evidence.trial is None else evidence.trial.relation
+    is_enough = relation is not None and relation.linear > relation.neighbor
+    is_meant = not network_has_learned(evidence) and (bool(functions) or (is_wider and not is_enough))
     but = (
         f" The {functions[0]} makes no difference: it changes nothing here, or its result is not used."
         if functions
