@@ -2,6 +2,8 @@
 
 python -m benchmarks.rates.replay --curves curves.npz      # a minute
 
+And what no race can find: the choice between all 22 rates of the sweep after some steps, for a run that is longer.
+
 The race begins at the script's own rate and at its neighbors in the sweep, without the curvature. Its rates are within
 1 % of every second of the sweep's. Its runs see the batches on which the rate is judged, so that it does a little
 better than `suggest_lr` does. Every answer is checked to lie between rates whose runs finished.
@@ -14,6 +16,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,13 +25,16 @@ import torch
 
 from benchmarks.rates.judging import Judge
 from benchmarks.rates.sweep import ALL, LENGTHS, SEEDS
-from wellcond.learning_rate.race.outcome import Race
-from wellcond.learning_rate.race.race import race
+from wellcond.learning_rate.race.horizon import choose, last_losses
+from wellcond.learning_rate.race.outcome import Race, went_up
+from wellcond.learning_rate.race.race import drift_of, race
 from wellcond.results import Cost
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.run import Run
 
-PRICES = (400, 500, 1000, 2000)
+PRICES = (500, 1000)
+LENGTHS_OF_ALL = (90, 300)
+"""Steps after which all rates of the sweep are compared."""
 PLACES = (-1, 0, 1)
 """Where the race begins, in rates of the sweep from the script's own."""
 
@@ -114,27 +120,47 @@ def check_support(outcome: Race) -> None:
         assert outcome.lr < outcome.smallest_diverged
 
 
+def choice_of_all(name: str, curves: Sequence[Any], length: int, steps: int) -> float:
+    """The rate that is chosen for some steps if every rate of the sweep is trained for fewer; nan if all diverge."""
+    recorded = Recorded(name, curves, 0)
+    runs = {lr: Run(tuple(curve[:length])) for lr, curve in zip(recorded.rates, curves, strict=True)}
+    finished = {lr: last_losses(run.losses) for lr, run in runs.items() if np.isfinite(run.losses).all()}
+    finished = {lr: losses for lr, losses in finished.items() if not went_up(runs[lr])}
+    times = max(1.0, steps / length)
+    return choose(finished, times=times, drift=drift_of(recorded.optimizer)).lr if finished else math.nan
+
+
+def report(what: str, ratios: Any) -> None:
+    """Print how often a rate is how good."""
+    ratios = np.array(ratios)
+    ten, twenty, above = (100 * np.mean(some) for some in (ratios <= 1.1, ratios <= 1.2, ratios > 1.5))
+    counts = f"{ten:.0f} % within 10 %, {twenty:.0f} % within 20 %, {above:.0f} % above 1.5"
+    print(f"{what}, {len(ratios)} cases: {counts}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, required=True)
     stored = dict(np.load(parser.parse_args().curves))
     judge = Judge(stored)
-    for price in PRICES:
-        for steps in LENGTHS:
+    for steps in LENGTHS:
+        every = [
+            (name, curves_of(stored, name, seed))
+            for name in ALL
+            for seed in SEEDS
+            if judge.knows(name, seed, steps) and f"{name}/{seed}/400" in stored
+        ]
+        for price in PRICES:
             ratios = []
-            for name in ALL:
-                seeds = [seed for seed in SEEDS if judge.knows(name, seed, steps) and f"{name}/{seed}/400" in stored]
-                for seed, place in ((seed, place) for seed in seeds for place in PLACES):
-                    recorded = Recorded(name, curves_of(stored, name, seed), place)
-                    outcome = race(cast(CopyTrainer, recorded), steps=steps, max_steps=price)
-                    check_support(outcome)
-                    ratios.append(judge.ratio(name, steps, outcome.lr))
-            within = [100 * float(np.mean(np.array(ratios) <= most)) for most in (1.1, 1.2)]
-            above = 100 * float(np.mean(np.array(ratios) > 1.5))
-            print(
-                f"{steps} steps, {price} u: {within[0]:.0f} % of {len(ratios)} races within 10 %, "
-                f"{within[1]:.0f} % within 20 %, {above:.0f} % above 1.5",
-                flush=True,
+            for (name, curves), place in product(every, PLACES):
+                outcome = race(cast(CopyTrainer, Recorded(name, curves, place)), steps=steps, max_steps=price)
+                check_support(outcome)
+                ratios.append(judge.ratio(name, steps, outcome.lr))
+            report(f"{steps} steps, races of {price} u", ratios)
+        for length in LENGTHS_OF_ALL:
+            chosen = [(name, choice_of_all(name, curves, length, steps)) for name, curves in every]
+            report(
+                f"{steps} steps, all 22 rates for {length} steps", [judge.ratio(name, steps, lr) for name, lr in chosen]
             )
 
 

@@ -155,3 +155,21 @@ def diagnose_cost() -> str:
         for row in read("diagnoses_cpu")["results"]
     ]
     return table(["`diagnose`, one CPU core", "time", "u", "layer table after, u"], rows)
+
+
+def prices() -> str:
+    """What every call says that it will take, and what it takes, network by network."""
+    rows = read("prices_cpu")["results"]
+    calls = list(dict.fromkeys(row["call"] for row in rows))
+    by_network: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        by_network.setdefault(row["network"], {})[row["call"]] = row
+    body = [
+        [
+            network,
+            seconds(next(iter(of.values()))["step_seconds"]),
+            *(f"{u(of[call]['planned_u'])} → {u(of[call]['u'])} ({seconds(of[call]['seconds'])})" for call in calls),
+        ]
+        for network, of in by_network.items()
+    ]
+    return table(["u, planned → taken", "a step", *(f"`{call}`" for call in calls)], body)

@@ -118,7 +118,7 @@ def _run_entry(name: str) -> str:
     file = getattr(run_rules, name.replace("-", "_"))
     _, _, mistake = inspect.cleandoc(file.__doc__ or "").partition("\n\n")
     judged = dict.fromkeys(title_of(each.quantity) for each in RUN_RULES[name])
-    effects = [each for each in sorted(CAUSES.get(name, ())) if each in RULES]
+    effects = sorted(CAUSES.get(name, ()))
     facts = [
         f"- **Judges** over the steps: {', '.join(judged)}.",
         f"- **Explains**, if it began first: {_links(effects)}.",
@@ -127,7 +127,8 @@ def _run_entry(name: str) -> str:
 
 
 def _links(names: list[str]) -> str:
-    return ", ".join(f"[`{name}`](#{name})" for name in names) or "no other rule"
+    anchors = {name: name if name in RULES else f"{name}-over-a-run" for name in names}
+    return ", ".join(f"[`{name}`](#{anchor})" for name, anchor in anchors.items()) or "no other rule"
 
 
 def _codes(names: list[str]) -> str:

@@ -158,6 +158,7 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(RULES, name)
     monkeypatch.setitem(RULES, "first-rule", [Rule("first-rule", first)])
     monkeypatch.setitem(CAUSES, "first-rule", ("second-rule",))
+    monkeypatch.setattr("wellcond.cli.commands.diagnose.RUN_RULES", {})
     monkeypatch.setitem(RULES, "second-rule", [Rule("second-rule", second)])
 
 
@@ -172,6 +173,15 @@ def test_the_lines_of_an_explanation_are_wrapped_once(monkeypatch: pytest.Monkey
     paragraph = run("diagnose", "--explain", "long-rule", width=80).stdout.splitlines()[1:]
     assert len(paragraph) == 2
     assert paragraph[1].rstrip().endswith("and then a little further.")
+
+
+def test_rules_of_a_recorded_run_are_listed_and_explained() -> None:
+    assert "loss-spike" in run("diagnose", "--list-rules").stdout
+    explained = run("diagnose", "--explain", "loss-spike")
+    assert explained.exit_code == 0
+    assert "In a recorded run" in explained.stdout
+    both = run("diagnose", "--explain", "dying-neurons").stdout
+    assert both.index("ReLUs that are off on every example") < both.index("In a recorded run")
 
 
 @pytest.mark.usefixtures("rules")

@@ -11,7 +11,8 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import RULES
 from wellcond.diagnosis.rule import explanation, rule
-from wellcond.recording.course import RUN_RULES
+from wellcond.recording import rules as run_rules  # noqa: F401  registers them
+from wellcond.recording.run_rule import RUN_RULES
 
 
 def test_every_rule_has_a_kind_and_every_name_in_the_graph_is_a_rule() -> None:
@@ -67,8 +68,8 @@ def test_a_rule_of_the_users_adds_to_the_graph(monkeypatch: pytest.MonkeyPatch) 
     assert explanation("mine") == "Looks for the first thing.\n\nLooks for the second thing."
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("name", sorted(RULES | RUN_RULES))
 def test_every_rule_says_what_it_looks_for(name: str) -> None:
-    for each in RULES[name]:
+    for each in (*RULES.get(name, ()), *RUN_RULES.get(name, ())):
         assert each.judge.__doc__
         assert len(each.explanation) > 40

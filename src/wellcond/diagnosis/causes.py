@@ -163,7 +163,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
     # the learning rate
     "learning-rate-too-high": (
         "diverging", "loss-spike", "non-finite", "no-gradient", "dying-neurons", "saturated-activation",
-        "exploding-gradient", "vanishing-gradient", "rank-collapse", "labels-unrelated", "loss-not-decreasing",
+        "exploding-gradient", "vanishing-gradient", "rank-collapse", "labels-unrelated", "learning-rate-too-low",
+        "loss-not-decreasing",
     ),
     "learning-rate-too-low": ("loss-not-decreasing",),
     "diverging": ("non-finite",),

@@ -35,11 +35,14 @@ def growth_of_gradients(evidence: RunEvidence, step: int) -> float:
     """How much the whole network's gradient has grown since a step, without clipping; NaN if that is not known.
 
     The largest fifth of the samples just after it are compared with the largest fifth before: networks that have blown
-    up have small gradients soon.
+    up have small gradients soon. Samples right before it are left out, since a rise may be dated late.
     """
     unclipped = evidence.history.series(UNCLIPPED_GRADIENT_NORM)
     series = unclipped if len(unclipped) else evidence.history.series(GRADIENT_NORM)
-    before, after = _sides(series, step, around(step))
+    after = _sides(series, step, around(step))[1]
+    before = _sides(series, step - around(step) // 2, 0)[0]
+    if not len(before):
+        before = _sides(series, step, 0)[0]
     if not len(before) or not len(after) or not np.quantile(before, 0.8) > 0:
         return math.nan
     return float(np.quantile(after, 0.8) / np.quantile(before, 0.8))

@@ -1,4 +1,4 @@
-"""`LossCurve`: the loss of a run as levels, and whether it has risen for good, since when and how."""
+"""`LossCurve`: the loss of a run as levels: where it started, and whether it falls, rises or stands still."""
 
 from __future__ import annotations
 
@@ -10,79 +10,14 @@ import numpy as np
 
 from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
-from wellcond.recording.levels import OF_MEDIAN, blocks, finite, last_before, median, middle, noise, smooth, spread
+from wellcond.recording.levels import OF_MEDIAN, blocks, finite, median, middle, noise
+from wellcond.recording.rises import FEWEST, SIGNIFICANT, Rise, has_fallen, rise_in
 
-FEWEST = Condition("steps", 24, origin="three blocks of eight: before, and after a rise")
 FIRST = Condition("steps whose median is the loss at the start", 8, origin="before the first fall of most trainings")
-SIGNIFICANT = Condition(
-    "rise in standard errors of a block's level, beyond the √(2 ln k) by which the lowest of k blocks lies below them",
-    6.0, origin="normal levels exceed it once in 10⁹ blocks; tests count alarms on heavy-tailed and correlated noise",
-)  # fmt: skip
-NEW = Condition(
-    "rise / the largest rise that the loss has come back from before", 2.0,
-    origin="losses that swing (adversarial, restarts, epochs in a fixed order) swing by similar amounts",
-)  # fmt: skip
-AT_ONCE = Condition(
-    "share of the rise that the first eight steps show", 0.5,
-    origin="other data show in the first batch; steps that overshoot grow from step to step",
-)  # fmt: skip
-LEARNED = Condition("fall of the loss / loss at the start, of a network that has learned", 0.2, origin="a fifth")
-ALL_LOST = Condition(
-    "share of what had been learned that is lost, where a rise need only be the largest so far",
-    0.9,
-    origin="nearly all",
-)
-LONG = Condition(
-    "steps of a rise", 50, origin="a catapult at the edge of stability comes back within some tens of steps"
-)
-SHARE = Condition("steps of a rise / steps of the run", 0.05, origin="long runs have long swings")
 PLATEAU = Condition(
     "spread of the levels / what the noise of single losses explains", 3.0,
     origin="levels of a loss that stands still spread by noise alone; those of games and policies wander",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Rise:
-    """A level that is higher than it was, and stays.
-
-    Attributes:
-        step: First step of the rise.
-        lowest: Lowest level before.
-        level: Level now.
-        start: Level of the run's first steps.
-        size: What the rise is compared with if the loss had not fallen before: its size, or its noise.
-        steps: Steps since the rise began.
-        first: Median of the first eight losses of the rise.
-    """
-
-    step: int
-    lowest: float
-    level: float
-    start: float
-    size: float
-    steps: int
-    first: float
-
-    @property
-    def lost(self) -> float:
-        """Share of what had been learned that is lost again: 1 if the loss is as high as at the start."""
-        return (self.level - self.lowest) / (self.start - self.lowest if self.had_learned else self.size)
-
-    @property
-    def had_learned(self) -> bool:
-        """Whether the loss had fallen before, as `LossCurve.has_learned`."""
-        return _is_fall(self.start, self.lowest)
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether it has lasted long enough for a swing to have come back."""
-        return self.steps >= max(LONG.at, SHARE.at * (self.step + self.steps))
-
-    @property
-    def is_abrupt(self) -> bool:
-        """Whether it was there from one step to the next."""
-        return self.first - self.lowest > AT_ONCE.at * (self.level - self.lowest)
 
 
 @dataclass(frozen=True)
@@ -107,7 +42,11 @@ class LossCurve:
     def start(self) -> float:
         """Level of the first steps; where they blow up, the first loss, which no step has changed yet."""
         values = self.series.values
-        return min(median(values[: int(FIRST.at)]), max(float(values[0]), median(values))) if len(values) else math.nan
+        return min(median(values[: int(FIRST.at)]), max(float(values[0]), self._middle)) if len(values) else math.nan
+
+    @property
+    def _middle(self) -> float:
+        return median(self.levels.values if len(self.levels) else self.series.values)
 
     def level(self, width: int = 0) -> float:
         """Level of the latest steps: of a sixteenth of the run, eight at least, or of a width."""
@@ -151,7 +90,7 @@ class LossCurve:
     @property
     def has_learned(self) -> bool:
         """Whether the loss has fallen by a fifth; one that may be negative, by as much as it was at the start."""
-        return _is_fall(self.start, self.lowest)
+        return has_fallen(self.start, self.lowest)
 
     def has_fallen_since(self, step: int) -> bool:
         """Whether the loss is lower than at a step, by more than the noise of both levels."""
@@ -192,59 +131,5 @@ class LossCurve:
 
     @cached_property
     def rise(self) -> Rise | None:
-        """The rise that the run is in; None if there is none.
-
-        Its lowest level is that of the shortest blocks at which it shows, its level now that of the longest.
-        """
-        if not self._scales_of_rise:
-            return None
-        steps, values = self.series.steps, self.series.values
-        width = self._scales_of_rise[0]
-        levels = blocks(values, width)
-        level = float(blocks(values, self._scales_of_rise[-1], most=1)[0])
-        lowest = float(levels[:-1].min())
-        first = len(values) - width * (len(levels) - int(levels[:-1].argmin()))  # of the lowest block
-        height = min(level - lowest, self.scale)  # an explosion begins long before its end
-        limit = lowest + max(height / 4, 2 * spread(levels[:-1] - smooth(levels[:-1], 5)))
-        tail = smooth(values[first:], _smoothing(height, noise(values[first : first + 64])))
-        onset = first + last_before(tail > limit)
-        if onset >= len(values) - 2:
-            return None
-        rise = Rise(
-            step=int(steps[onset]), lowest=lowest, level=level, start=self.start,
-            size=max(abs(self.start), self.noise, 1e-300),
-            steps=int(steps[-1] - steps[onset]) + 1, first=median(values[onset : onset + 8]),
-        )  # fmt: skip
-        factor = 1.0 if rise.had_learned and rise.lost > ALL_LOST.at else NEW.at
-        return rise if level - lowest > factor * self._largest_swing(onset) else None
-
-    @cached_property
-    def _scales_of_rise(self) -> list[int]:
-        """Block lengths at which the latest block lies above the lowest by more than noise."""
-        values, scales, width = self.series.values, [], 8
-        sigma = max(self.noise, noise(values[-4096:]))
-        while len(values) >= max(FEWEST.at, 3 * width):
-            levels = blocks(values, width)
-            within = OF_MEDIAN * sigma / math.sqrt(width)
-            between = spread(np.diff(levels)) / math.sqrt(2)
-            chance = math.sqrt(2 * math.log(len(levels)))
-            if levels[-1] - levels[:-1].min() > (SIGNIFICANT.at + chance) * max(within, between):
-                scales.append(width)
-            width *= 2
-        return scales
-
-    def _largest_swing(self, onset: int) -> float:
-        """The largest rise of the level before, from its lowest so far, that it came back from."""
-        levels = blocks(self.series.values[:onset], 16)
-        rises = levels - np.minimum.accumulate(levels) if len(levels) else np.zeros(1)
-        return float(rises[:-2].max(initial=0.0))  # the last blocks may belong to the rise
-
-
-def _is_fall(start: float, lowest: float) -> bool:
-    return start - lowest > (LEARNED.at if lowest > 0 else 1.0) * abs(start)
-
-
-def _smoothing(height: float, sigma: float) -> int:
-    """Width of a running median whose error is a tenth of a height."""
-    errors = 10 * OF_MEDIAN * sigma / max(height, 1e-300)
-    return int(min(65, max(5, errors**2))) | 1
+        """The rise that the run is in; None if there is none."""
+        return rise_in(self.series, self.start, self.noise)

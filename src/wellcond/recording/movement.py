@@ -59,7 +59,9 @@ def thawed_layers(evidence: RunEvidence, fewest: int) -> Iterator[tuple[str, int
     for layer in evidence.history.layers(GRADIENT_NORM):
         series = finite(evidence.history.series(GRADIENT_NORM, layer))
         steps = series.steps[series.values > 0]
-        before = moving[moving < steps[0]] if len(steps) >= fewest else ()
+        if len(steps) < fewest:
+            continue
+        before = moving[moving < steps[0]]
         if len(before) >= fewest:
             yield layer, halfway(int(before[-1]), int(steps[0]))
 

@@ -198,6 +198,9 @@ class ByLayer(Result, Mapping[str, Entry]):
             raise UnknownLayer(name, self.layers)
         return self.layers[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.layers  # without a search for the closest names
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.layers)
 

@@ -9,28 +9,37 @@ import ast
 import json
 import math
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from wellcond.diagnosis import rules
 from wellcond.diagnosis.rule import RULES
 from wellcond.diagnosis.threshold import Condition, Threshold, thresholds_in
+from wellcond.recording import loss_curve, rises
+from wellcond.recording import rules as run_rules
+from wellcond.recording.run_rule import RUN_RULES
 
+PACKAGES = [(rules, RULES), (run_rules, RUN_RULES)]
 FOLDER = Path(rules.__file__).parent
 HEALTHY = json.loads((FOLDER / "healthy.json").read_text(encoding="utf-8"))["quantities"]
 ALL = {
-    f"{name}: {each.quantity}": each
-    for name in sorted(RULES)
-    for each in thresholds_in(getattr(rules, name.replace("-", "_")))
-}
+    f"{package.__name__}.{name}: {each.quantity}": each
+    for package, names in PACKAGES
+    for name in sorted(names)
+    for each in thresholds_in(getattr(package, name.replace("-", "_")))
+} | {f"rises: {each.quantity}": each for file in (loss_curve, rises) for each in thresholds_in(file)}
 THRESHOLDS = {name: each for name, each in ALL.items() if isinstance(each, Threshold)}
 
 
-def test_every_rule_has_a_file_or_a_folder_of_its_name() -> None:
-    files = [*FOLDER.glob("[!_]*.py"), *(path.parent for path in FOLDER.glob("*/__init__.py"))]
-    assert {path.stem.replace("_", "-") for path in files} == RULES.keys()
-    for name, functions in RULES.items():
-        module = f"{rules.__name__}.{name.replace('-', '_')}"
+@pytest.mark.parametrize(("package", "names"), PACKAGES)
+def test_every_rule_has_a_file_or_a_folder_of_its_name(package: ModuleType, names: dict[str, list[Any]]) -> None:
+    folder = Path(package.__file__ or "").parent
+    files = [*folder.glob("[!_]*.py"), *(path.parent for path in folder.glob("*/__init__.py"))]
+    assert {path.stem.replace("_", "-") for path in files} == names.keys()
+    for name, functions in names.items():
+        module = f"{package.__name__}.{name.replace('-', '_')}"
         assert all(f"{each.judge.__module__}.".startswith(f"{module}.") for each in functions)
 
 
@@ -60,7 +69,8 @@ def test_comparisons_in_rules_have_names() -> None:
     """Numbers that are no counts (0 to 3) are thresholds or conditions, not literals in a comparison."""
     literals = [
         f"{path.name}:{node.lineno} compares with {number.value}"
-        for path in FOLDER.glob("**/[!_]*.py")
+        for package, _ in PACKAGES
+        for path in Path(package.__file__ or "").parent.glob("**/[!_]*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Compare)
         for side in (node.left, *node.comparators)

@@ -41,6 +41,9 @@ def test_the_own_rate_is_kept_unless_another_is_better_beyond_noise() -> None:
     assert choose(ends(2.0, 1.0, 1.015, 3.0), own=RATES[2]).lr == pytest.approx(RATES[2])
     assert choose(ends(9.0, 1.0, 3.0, 9.0), own=RATES[2]).lr == pytest.approx(RATES[1], rel=1e-4)
     assert choose(ends(2.0, 1.0, 1.015, 3.0), own=0.5).lr != pytest.approx(0.5)  # it was not raced to the end
+    clear = ends(9.0, 1.0, 4.0, 16.0)
+    assert choose(clear, own=RATES[1], times=1.5).lr == RATES[1]  # not worth a change
+    assert choose(clear, own=RATES[1], times=4.0).lr == pytest.approx(RATES[1] / 4**DRIFT, rel=1e-4)
     noise = np.exp(0.8 * np.array([(-1.0) ** np.arange(k, k + 20) for k in range(4)]))  # of every other step
     noisy = {lr: list(np.array(losses) * noise[k]) for k, (lr, losses) in enumerate(ends(2.0, 1.0, 1.3, 3.0).items())}
     assert choose(noisy, own=RATES[2]).lr == pytest.approx(RATES[2])

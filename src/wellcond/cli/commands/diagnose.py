@@ -20,6 +20,8 @@ from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import check_known
 from wellcond.diagnosis.rule import RULES, explanation
+from wellcond.recording import rules as run_rules  # noqa: F401  registers them
+from wellcond.recording.run_rule import RUN_RULES, run_explanation
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.report.findings import Place, flat, place, read_baseline, worst_of
 from wellcond.report.sarif import sarif
@@ -90,7 +92,7 @@ def diagnose(
         show_rules(new_console())
         return
     with as_usage_errors():
-        check_known([*(select or ()), *(ignore or ()), *([] if explain is None else [explain])])
+        check_known([*(select or ()), *(ignore or ()), *([] if explain is None or explain in RUN_RULES else [explain])])
     if explain is not None:
         show_rule(explain, new_console())
         return
@@ -144,8 +146,8 @@ def _budget(text: str) -> Literal["fast", "full"] | float:
 
 
 def show_rule(name: str, console: Console) -> None:
-    """Print what a rule looks for, what it explains, and what helps."""
-    paragraphs = explanation(name).split("\n\n")
+    """Print what a rule looks for, also in a recorded run, what it explains, and what helps."""
+    paragraphs = _about(name).split("\n\n")
     console.print(Text(name, style="bold"))
     # the terminal wraps lines itself: those of a docstring have another width
     console.print(Text("\n\n".join(" ".join(each.split()) for each in paragraphs)))
@@ -157,13 +159,19 @@ def show_rule(name: str, console: Console) -> None:
         console.print(Text(f"\nwellcond treat tries {', '.join(remedies)} for it.", style="dim"))
 
 
+def _about(name: str) -> str:
+    """What a rule looks for in a diagnosis, in a recorded run, or in both."""
+    parts = [explanation(name)] if name in RULES else []
+    return "\n\n".join([*parts, *([f"In a recorded run: {run_explanation(name)}"] if name in RUN_RULES else [])])
+
+
 def show_rules(console: Console) -> None:
     """Print all rules with a sentence each."""
     table = new_table(show_header=False)
     table.add_column("", style="bold", no_wrap=True)
     table.add_column("", ratio=1)
-    for name in sorted(RULES):
-        table.add_row(name, Text(explanation(name).partition("\n\n")[0].replace("\n", " ")))
+    for name in sorted(RULES | RUN_RULES):
+        table.add_row(name, Text(_about(name).partition("\n\n")[0].replace("\n", " ")))
     console.print(table)
 
 

@@ -24,6 +24,8 @@ SURE = 2.0
 """Standard errors of a difference of losses, beyond which it is no chance."""
 ALIKE = 0.02
 """Log-losses that differ by less are equally good, however sure the difference."""
+CLOSE = 0.3
+"""A log-rate that differs from the script's own by less is not worth a change."""
 SPREAD = 0.1
 """A log-loss higher by this much counts 1/e: the mean of the log-rates with these weights is less noisy than the
 lowest."""
@@ -102,9 +104,12 @@ def choose(
     are_good = y <= y[lowest] + np.maximum(ALIKE, SURE * errors)
     low, high = _neighbors(x, are_good, lowest)
     low, high = max(min(low - moved, best), float(x[0])), max(high - moved, best)
-    if own is not None and own in losses and (are_good.all() or low <= math.log(own) <= high):
-        best = math.log(own)
-    return Choice(*(math.exp(place) for place in (best, min(low, best), max(high, best))))
+    lr = math.exp(best)
+    if own is not None and own in losses:
+        place = math.log(own)
+        if are_good.all() or low <= place <= high or abs(best - place) < CLOSE:
+            lr = own
+    return Choice(lr, min(math.exp(low), lr), max(math.exp(high), lr))
 
 
 def _lift(losses: Array) -> float:

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch.optim import SGD, Adagrad
+from torch.optim import SGD, Adagrad, Optimizer
 
 from wellcond.errors import Interrupted, NonFinite
 from wellcond.learning_rate.race.horizon import DRIFT, FLAT, PLAIN_DRIFT, choose, falls, last_loss, last_losses
@@ -28,7 +28,7 @@ MAX_STEPS = 470
 """Steps of all runs together, where nothing else is said."""
 FIRST_LENGTH = 35
 """Steps after which runs are compared, where all together may take `MAX_STEPS`."""
-BESIDE = 1
+FIRST_NEIGHBORS = 1
 """Rates below and above the first that begin; others join where the best is at an end."""
 BELOW, ABOVE = 2, 1
 """Rates below and above the best that are raced to the end: as training goes on the best rate falls."""
@@ -85,6 +85,14 @@ def race(
     return _Race(trainer, steps, max_steps, schedule, validation, seed, progress).run(center)
 
 
+def drift_of(optimizer: Optimizer) -> float:
+    """How the best rate falls with the length of a run: not where the optimizer's own steps shrink as t^−½."""
+    if isinstance(optimizer, Adagrad):
+        return 0.0
+    is_plain = isinstance(optimizer, SGD) and not any(group["momentum"] for group in optimizer.param_groups)
+    return PLAIN_DRIFT if is_plain else DRIFT
+
+
 class _Race:
     """Rates are base · RATIO^k, and runs are known by k; the optimizer's own rate, where there is one, is the base."""
 
@@ -125,7 +133,7 @@ class _Race:
 
     def _race(self, begin: int) -> None:
         length = self.first_length
-        self._train(self._near(begin, BESIDE, BESIDE), length)
+        self._train(self._near(begin, FIRST_NEIGHBORS, FIRST_NEIGHBORS), length)
         if (best := self._bracket(length)) is None:
             return
         rates = self._near(best, BELOW, ABOVE)
@@ -182,14 +190,6 @@ class _Race:
         while losses.get(high + 1, math.inf) <= losses[low] + FLAT * abs(losses[low]):
             high += 1
         return (low + high + 1) // 2
-
-    def _drift(self) -> float:
-        """How the best rate falls with the length of a run: not where the optimizer's own steps shrink as t^−½."""
-        optimizer = next(iter(self.runs.values())).optimizer
-        if isinstance(optimizer, Adagrad):
-            return 0.0
-        is_plain = isinstance(optimizer, SGD) and not any(group["momentum"] for group in optimizer.param_groups)
-        return PLAIN_DRIFT if is_plain else DRIFT
 
     def _near(self, best: int, below: int, above: int) -> set[int]:
         """The optimizer's own rate and some around the best, but none from the first above it on whose loss went up."""
@@ -250,5 +250,5 @@ class _Race:
         is_constant = self.is_noisy and self.schedule is None  # otherwise there is no floor that the rate sets
         times = max(1.0, self.steps / length) if is_constant else 1.0
         compared = self.held_out or {lr: last_losses(losses) for lr, losses in finalists.items()}
-        choice = choose(compared, self.own, times=times, drift=self._drift())
+        choice = choose(compared, self.own, times=times, drift=drift_of(next(iter(self.runs.values())).optimizer))
         return Race(runs, choice, self.steps, self.own, round(self._cost.backwards), self.held_out, status=status)

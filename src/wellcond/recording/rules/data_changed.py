@@ -22,7 +22,7 @@ STAYS = Condition(
     "rise that is left / rise at first", 0.15,
     origin="a network that learns the new data, as in a curriculum, wins nearly all of it back",
 )  # fmt: skip
-LONG = Condition("steps since", 100, origin="new classes or a harder task are learned by then, in part")
+NEAR = Condition("steps after the jump whose gradients are compared", 100, origin="before new data are learned")
 GROWTH = Condition("growth of a layer's gradient", 1.3, origin="other examples have other gradients, in every layer")
 MOST = Condition("share of the layers whose gradient grows", 0.75, origin="a fault of one layer changes that one first")
 WEIGHTS = Condition(
@@ -41,13 +41,13 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
     lost.
     """
     rise = evidence.loss.rise
-    if rise is None or not rise.is_abrupt or not rise.is_lasting or rise.steps < LONG.at or not rise.had_learned:
+    if rise is None or not rise.is_abrupt or not rise.is_lasting or not rise.had_learned:
         return
     if not LOST.is_warning(rise.lost) or rise.level - rise.lowest < STAYS.at * (rise.first - rise.lowest):
         return
     if lr_ratio(evidence, rise.step) > RAISED.at or jump_of_weights(evidence, rise.step) > WEIGHTS.at:
         return
-    gradients = growths(evidence, GRADIENT_NORM, rise.step, within=LONG.at)
+    gradients = growths(evidence, GRADIENT_NORM, rise.step, within=NEAR.at)
     grown = [layer for layer, growth in gradients.items() if growth > GROWTH.at]
     if len(grown) < MOST.at * len(gradients):
         return

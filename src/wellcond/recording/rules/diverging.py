@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.layer_changes import growth_of_gradients, jump_of_weights
-from wellcond.recording.loss_curve import Rise
 from wellcond.recording.rates import lr_ratio
+from wellcond.recording.rises import Rise
 from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
@@ -40,7 +40,7 @@ WARMER = Condition(
 
 @run_rule("diverging", quantity=TRAINING_LOSS)
 def diverging(evidence: RunEvidence) -> Iterator[Finding]:
-    """A loss that has risen by a third of what it had fallen, and stays there for 50 steps and a twentieth of the run.
+    """A loss that has risen by a third of what it had fallen, and stays there for 100 steps and a twentieth of the run.
 
     Severe if it is as high as at the start and gradients have grown threefold or weights by half; a note if neither has
     grown, since the loss of a network that plays against another, or of data that become harder, rises by design. While

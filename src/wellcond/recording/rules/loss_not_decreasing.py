@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.levels import blocks, finite, median
+from wellcond.recording.levels import finite, median
 from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS, VALIDATION_LOSS
@@ -25,6 +23,10 @@ ENOUGH = Condition("steps", 300, origin="trainings that work have lowered their 
 NOISE = Condition(
     "noise of single losses / loss", 0.5,
     origin="a loss around zero, as of a policy, has no level that could fall; that of a network that guesses has",
+)  # fmt: skip
+LOWER = Condition(
+    "lowest level below the level now, in standard deviations of single losses", 1.5,
+    origin="medians of eight losses are that far below by chance once in 10⁴; it was lower in between",
 )  # fmt: skip
 CHANCE = Condition(
     "fall in standard errors of the two levels", 5.0, origin="a fall that is real, if small: it goes on learning"
@@ -54,8 +56,8 @@ def loss_not_decreasing(evidence: RunEvidence) -> Iterator[Finding]:
     validation = finite(evidence.history.series(VALIDATION_LOSS)).values
     if len(validation) > 3 and median(validation[-3:]) < (1 - FALL.warn) * validation[0]:
         return
-    if float(np.min(blocks(values, 16), initial=math.inf)) < level - max(4 * curve.noise, FALL.warn * level):
-        return  # it was lower in between
+    if curve.lowest < level - max(LOWER.at * curve.noise, FALL.warn * level):
+        return
     yield Finding(
         rule="loss-not-decreasing",
         severity="warning",

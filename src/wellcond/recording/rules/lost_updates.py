@@ -33,7 +33,7 @@ AT_START = Condition("steps in which a scale is looked for", 50, origin="the fir
 
 @run_rule("lost-updates", quantity=LOSS_SCALE)
 def scale_collapses(evidence: RunEvidence) -> Iterator[Finding]:
-    """A loss scale that was halved twelve times in a row, or down to 1: as many steps were skipped.
+    """A loss scale that was halved twelve times in a row, or down to 1: every time a step was skipped.
 
     Severe below 2⁻¹⁰, or if it still falls; otherwise a warning. A scale that is halved now and then is normal, and so
     are the first 50 steps, which look for one.
@@ -43,7 +43,7 @@ def scale_collapses(evidence: RunEvidence) -> Iterator[Finding]:
         return
     start = _start_of_fall(scales)
     highest, now = float(scales.values[start]), float(scales.values[-1])
-    has_fallen = highest / max(now, 1e-300) > FALL.at
+    has_fallen = highest > FALL.at * now
     begin = _first_halving(scales, start)
     if now >= highest or (begin <= AT_START.at and now > SCALE.warn) or not (has_fallen or now <= SCALE.warn):
         return
@@ -74,7 +74,7 @@ def _start_of_fall(scales: Series) -> int:
 
 
 def _first_halving(scales: Series, start: int) -> int:
-    """The step of the first halving after a sample: if they came one by one, as many steps before the next sample."""
+    """The step of the first halving after a sample: if each step was skipped, that far before the next sample."""
     after = min(start + 1, len(scales) - 1)
     halvings = math.log2(max(1.0, scales.values[start] / max(float(scales.values[after]), 1e-300)))
     return max(int(scales.steps[start]) + 1, int(scales.steps[after]) - round(halvings) + 1)

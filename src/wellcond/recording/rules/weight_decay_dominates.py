@@ -31,6 +31,9 @@ MOST = Condition(
 )
 RAISED = Condition("learning rate / lowest before", 1.2, origin="a rate that is raised lifts the loss by itself")
 
+BEGINS = 0.05
+"""Share of the shrinking from which on it has begun."""
+
 
 @run_rule("weight-decay-dominates", quantity=WEIGHT_NORM)
 def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
@@ -58,7 +61,7 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
         highest, now = float(near.max()), median(part[-3:])
         if now < SHRUNK.at * highest:
             shrunk[layer] = now / highest
-            start = last_before(part < highest - 0.05 * (highest - now))
+            start = last_before(part < highest - BEGINS * (highest - now))
             begins.append(began(Series(steps, part), start))
     if len(shrunk) < MOST.at * len(layers) or not shrunk:
         return

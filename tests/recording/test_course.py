@@ -1,0 +1,175 @@
+"""Findings over a run: each begins once, ends once, keeps its step, and is listed below its cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_up_runs import evidence, learning
+
+from wellcond.diagnosis.finding import Finding, Severity
+from wellcond.recording.course import Course, nested
+from wellcond.recording.history import History
+from wellcond.recording.run_rule import RUN_RULES, RunEvidence, run_rule
+from wellcond.results.quantities import TRAINING_LOSS
+
+
+def finding(rule: str = "diverging", step: int = 100, severity: Severity = "warning", **fields: object) -> Finding:
+    made_up = Finding(rule=rule, severity=severity, summary="something.", step=step)
+    return replace(made_up, **fields)  # type: ignore[arg-type]
+
+
+class Script:
+    """A rule that says what a test wants it to say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("wellcond.recording.course.RUN_RULES", table := {})
+        monkeypatch.setattr("wellcond.recording.run_rule.RUN_RULES", table)
+        self.findings: list[Finding] = []
+        self.course = Course()
+
+        @run_rule("scripted", quantity=TRAINING_LOSS)
+        def scripted(_: RunEvidence) -> Iterator[Finding]:
+            yield from self.findings
+
+    def at(self, step: int, *findings: Finding) -> tuple[list[Finding], list[Finding]]:
+        self.findings = list(findings)
+        return self.course.update(RunEvidence(History(), step))
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    return Script(monkeypatch)
+
+
+def test_a_finding_begins_once_and_keeps_its_first_step(script: Script) -> None:
+    began, ended = script.at(150, finding(step=100))
+    assert [each.step for each in began] == [100]
+    assert ended == []
+    assert script.at(200, finding(step=130, summary="more of it.")) == ([], [])
+    (shown,) = script.course.findings
+    assert (shown.step, shown.until, shown.summary) == (100, None, "more of it.")
+
+
+def test_a_finding_that_is_gone_ends_after_a_while_at_the_step_at_which_it_was_last_seen(script: Script) -> None:
+    script.at(1000, finding(step=900))
+    assert script.at(1090) == ([], [])
+    began, ended = script.at(1200)
+    assert began == []
+    assert [each.until for each in ended] == [1000]
+    assert script.at(1300) == ([], [])
+
+
+def test_a_finding_that_comes_back_soon_is_the_same_and_later_another(script: Script) -> None:
+    script.at(1000, finding(step=900))
+    for step in (1050, 1100, 1150):  # there and gone, again and again
+        assert script.at(step, *([finding(step=step)] if step == 1100 else [])) == ([], [])
+    assert len(script.course.findings) == 1
+    script.at(1300)
+    began, _ = script.at(1900, finding(step=1850))
+    assert [each.step for each in began] == [1850]
+    assert [(each.step, each.until) for each in script.course.findings] == [(1850, None), (900, 1100)]
+
+
+def test_what_is_over_begins_and_ends_at_once(script: Script) -> None:
+    spike = finding("loss-spike", 700, until=705)
+    began, ended = script.at(750, spike)
+    assert began == ended == [spike]
+    assert script.at(900, spike) == ([], [])
+    began, _ = script.at(1500, spike, finding("loss-spike", 1400, until=1401))
+    assert [each.step for each in began] == [1400]
+
+
+def test_a_finding_that_becomes_worse_is_reported_again(script: Script) -> None:
+    script.at(150, finding(severity="note"))
+    began, _ = script.at(200, finding(severity="severe"))
+    assert [each.severity for each in began] == ["severe"]
+    assert script.at(250, finding(severity="warning")) == ([], [])
+    assert script.course.findings[0].severity == "severe"
+
+
+def test_layers_at_which_it_begins_at_the_same_time_share_a_finding(script: Script) -> None:
+    began, _ = script.at(700, finding("dying-neurons", 600, layer="fc1"), finding("dying-neurons", 610, layer="fc2"))
+    assert [each.layer for each in began] == ["fc1"]
+    assert began[0].evidence["also at"] == "fc2"
+    began, _ = script.at(1500, finding("dying-neurons", 600, layer="fc1"), finding("dying-neurons", 1400, layer="fc3"))
+    assert [each.layer for each in began] == ["fc3"]
+
+
+def test_a_rule_that_fails_is_a_note_and_others_go_on(script: Script) -> None:
+    @run_rule("broken", quantity=TRAINING_LOSS)
+    def broken(_: RunEvidence) -> Iterator[Finding]:
+        raise KeyError("nothing")
+        yield
+
+    script.at(150, finding())
+    script.at(200, finding())
+    assert [(each.rule, each.severity) for each in script.course.findings] == [
+        ("diverging", "warning"),
+        ("broken", "note"),
+    ]
+
+
+def test_a_course_goes_on_with_earlier_findings(script: Script) -> None:
+    script.course = Course(earlier=[finding(step=100)])
+    assert script.at(150, finding(step=110)) == ([], [])
+    assert [each.step for each in script.course.findings] == [100]
+
+
+def test_an_ignored_rule_says_nothing() -> None:
+    course = Course(ignore=["non-finite"])
+    assert course.update(evidence(np.full(50, np.nan))) == ([], [])
+
+
+def test_causes_come_before_what_they_explain() -> None:
+    rate = finding("learning-rate-too-high", 300)
+    dead = finding("dying-neurons", 250, layer="fc1")
+    loss = finding("diverging", 310, severity="warning")
+    nan = finding("non-finite", 400)
+    (root,) = nested([nan, loss, dead, rate])
+    assert root.rule == "learning-rate-too-high"
+    assert {each.rule for each in root.consequences} == {"dying-neurons", "diverging", "non-finite"}
+
+
+def test_what_was_there_long_before_is_no_consequence() -> None:
+    early, late = finding("diverging", 200), finding("learning-rate-too-high", 900)
+    assert {each.rule for each in nested([early, late])} == {"diverging", "learning-rate-too-high"}
+    over = finding("loss-spike", 100, until=110)
+    assert len(nested([over, finding("diverging", 1500)])) == 2
+
+
+def test_of_two_that_explain_each_other_the_earlier_is_the_cause() -> None:
+    roots = nested([finding("non-finite", 320, severity="severe"), finding("diverging", 300, severity="severe")])
+    assert [each.rule for each in roots] == ["diverging"]
+    roots = nested([finding("non-finite", 300, severity="severe"), finding("diverging", 305, severity="severe")])
+    assert [each.rule for each in roots] == ["non-finite"]
+
+
+def test_findings_of_an_inspection_begin_and_end_with_it() -> None:
+    course = Course()
+    seen = finding("unscaled-input", severity="severe", step=None)
+    began, _ = course.update(evidence(np.full(500, 2.3), inspected=[seen], inspected_at=480))
+    assert [(each.rule, each.step) for each in began] == [("unscaled-input", 480)]
+    course.update(evidence(np.full(600, 2.3), inspected=[seen], inspected_at=480))
+    _, ended = course.update(evidence(np.full(900, 2.3), inspected_at=890))
+    assert [(each.rule, each.until) for each in ended] == [("unscaled-input", 600)]
+
+
+def test_a_measured_symptom_is_a_note_while_the_loss_falls() -> None:
+    course = Course()
+    falling = 2.3 * np.exp(-np.arange(600) / 300)
+    course.update(evidence(falling, inspected=[finding("activation-drift", severity="severe")], inspected_at=590))
+    assert [each.severity for each in course.findings] == ["note"]
+
+
+@pytest.mark.slow
+def test_a_healthy_run_is_judged_again_and_again_without_a_word() -> None:
+    course, losses = Course(), learning()
+    for end in range(7, len(losses), 17):
+        assert course.update(evidence(losses[:end])) == ([], [])
+
+
+def test_every_rule_of_a_run_is_registered() -> None:
+    assert {"gradients-not-cleared", "overfitting", "loss-spike", "stale-statistics"} <= RUN_RULES.keys()
