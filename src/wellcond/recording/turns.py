@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from wellcond.problem.batches import examples_in
-from wellcond.recording.allowance import Allowance, Activity, Purse
+from wellcond.recording.allowance import Activity, Allowance, Purse
 from wellcond.recording.logbook import Logbook
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.noise import NoiseScale

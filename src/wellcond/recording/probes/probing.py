@@ -15,7 +15,7 @@ from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.isolation.isolation import rng_kept
 from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.outputs import Loss
-from wellcond.recording.allowance import Allowance, Activity, Purse
+from wellcond.recording.allowance import Activity, Allowance, Purse
 from wellcond.recording.probes.activations import ActivationProbe
 from wellcond.recording.probes.conditioning import ConditioningProbe
 from wellcond.recording.probes.curvature import CurvatureProbe
