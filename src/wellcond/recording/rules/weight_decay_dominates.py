@@ -53,7 +53,8 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
     layers = evidence.history.layers(WEIGHT_NORM)
     for layer in layers:
         series = finite(evidence.history.series(WEIGHT_NORM, layer))
-        first = int(np.searchsorted(series.steps, rise.step - 2 * around(rise.step)))
+        first, last = np.searchsorted(series.steps, (rise.step - 2 * around(rise.step), rise.step)).tolist()
+        first = max(0, min(first, last - 1))  # the last sample before, at least
         part, steps = series.values[first:], series.steps[first:]
         near = part[: int(np.searchsorted(steps, rise.step)) + 1]
         if not len(near) or not near.max() > 0:
