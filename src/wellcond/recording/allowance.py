@@ -144,6 +144,10 @@ class Allowance:
             self._share_out()
         return part.purse.balance >= max(0.0, self._price(part) - DEBT * self.usual_step)
 
+    def owes(self, name: str) -> bool:
+        """Whether the purse of an activity is in debt."""
+        return self.parts[name].purse.balance < 0
+
     def is_rich(self, name: str) -> bool:
         """Whether the purse of a part has saved as much as it may."""
         part = self.parts[name]

@@ -32,7 +32,7 @@ MOST_PRODUCTS_OF_PROBE = 8
 
 def probe_parts() -> dict[str, Activity]:
     """The probes share a purse, so that each has its turns whatever it costs; an inspection saves up for itself."""
-    purse = Purse(0.77)
+    purse = Purse(0.62)
     return {
         CURVATURE: Activity(purse, price=1.2, least_spacing=3),
         CONDITIONING: Activity(purse, price=0.5, least_spacing=3),
