@@ -15,7 +15,7 @@ from wellcond.recording.readings import Readings
 from wellcond.recording.watching.activations import ActivationWatch
 from wellcond.recording.watching.backwards import BackwardWatch
 from wellcond.recording.watching.layout import Layout
-from wellcond.recording.watching.steps import StepWatch, gradient_reading, update_reading
+from wellcond.recording.watching.steps import StepWatch, gradient_reading, lost_reading, update_reading
 from wellcond.results import Row
 from wellcond.results import quantities as q
 
@@ -119,6 +119,8 @@ class Sampling:
         if changed:
             whole = sum(len(watch.parameters()) for watch in self.steps)
             self._readings.add(*update_reading(step, changed, sum(len(each.layers) for each in changed) == whole))
+            if half := [each.lost for each in changed if each.lost is not None]:
+                self._readings.add(*lost_reading(step, torch.stack(half).sum(0)))
         if self.depth == EVERYTHING:
             passes = self.backwards.reading(step)
             calls = None if self.activations is None else self.activations.outputs.reading(step)
