@@ -139,7 +139,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     # the learning rate
     "learning-rate-too-high": (
         "diverging", "non-finite", "dying-neurons", "saturated-activation", "exploding-gradient", "vanishing-gradient",
-        "rank-collapse", "labels-unrelated", "loss-not-decreasing",
+        "rank-collapse", "labels-unrelated", "learning-rate-too-low", "loss-not-decreasing",
     ),
     "learning-rate-too-low": ("loss-not-decreasing",),
     "diverging": ("non-finite",),

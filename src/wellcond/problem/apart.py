@@ -27,6 +27,8 @@ MOST_APART: Final = 64
 """Batches that are taken apart."""
 SEEDS: Final = (0, 1)
 """With either, the loss of the same outputs is the same: what a step draws goes into the inputs alone."""
+DIRECTIONS: Final = 3
+"""Directions in which a loss is asked whether it is convex."""
 SAME: Final = 1e-5
 """Relative difference of two losses that are the same but for rounding."""
 
@@ -128,7 +130,8 @@ def with_drawn_targets(problem: Problem) -> Problem | None:
     direction in which they lie.
 
     Returns:
-        None if what the step asks for is the same with other random numbers, or if it calls the model more than once.
+        None if what the step asks for is the same with other random numbers, if it calls the model more than once, or
+        if its loss is not convex in the outputs, as that of an actor whose actions a critic judges.
     """
     if not isinstance(problem.loss, TrainingStep):
         return None
@@ -136,6 +139,8 @@ def with_drawn_targets(problem: Problem) -> Problem | None:
     with contextlib.suppress(Exception), problem.measuring(), rng_kept(problem.device):
         with contextlib.closing(problem.data()) as data:
             batches = [batch for _, (batch, _) in islice(data, MOST_APART)]
+        if not _is_convex(problem, function, batches[0]):
+            return None
         pairs = [_asked(problem, function, batch, seed) for seed, batch in enumerate(batches)]
         is_drawn = not torch.equal(pairs[0][1], _asked(problem, function, batches[0], len(batches))[1])
         if is_drawn and all(bool(asked.isfinite().all()) for _, asked in pairs):
@@ -143,22 +148,36 @@ def with_drawn_targets(problem: Problem) -> Problem | None:
     return None
 
 
-def _asked(problem: Problem, function: Step, batch: Any, seed: int) -> tuple[Tensor, Tensor]:
-    """The largest tensor that the model is called with, and −∂L/∂f at zero."""
+def _is_convex(problem: Problem, function: Step, batch: Any) -> bool:
+    """Whether the gradient by every example's outputs grows along a few random directions."""
+    at_zero = _asked(problem, function, batch, 0)[1]
+    for direction in range(1, DIRECTIONS + 1):
+        drawn = torch.randn(at_zero.shape, generator=torch.Generator().manual_seed(direction)).to(at_zero)
+        there = _asked(problem, function, batch, 0, drawn)[1]
+        growth = ((at_zero - there) * drawn).reshape(len(drawn), -1).sum(1)
+        if bool((growth < -SAME * (at_zero * drawn).abs().reshape(len(drawn), -1).sum(1)).any()):
+            return False
+    return True
+
+
+def _asked(
+    problem: Problem, function: Step, batch: Any, seed: int, outputs: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The largest tensor that the model is called with, and −∂L/∂f at zero, or at other outputs."""
     calls: list[tuple[Tensor, Tensor]] = []
 
     def noted(*args: Any, **kwargs: Any) -> Tensor:
         with torch.no_grad():
-            zeros = torch.zeros_like(problem.model(*args, **kwargs)).requires_grad_()
+            leaf = torch.zeros_like(problem.model(*args, **kwargs)) if outputs is None else outputs.clone()
         floating = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor) and t.is_floating_point()]
-        calls.append((max(floating, key=Tensor.numel).detach().clone(), zeros))
-        return zeros
+        calls.append((max(floating, key=Tensor.numel).detach().clone(), leaf.requires_grad_()))
+        return leaf
 
     seed_generators(seed, problem.device)
     with kept(Snapshot([function], known=problem.model.modules())), torch.enable_grad():
         loss = own_loss(function(_InPlaceOfModel(noted), own_copies(batch)))
-    ((inputs, zeros),) = calls
-    return inputs, -torch.autograd.grad(loss, [zeros])[0]
+    ((inputs, leaf),) = calls
+    return inputs, -torch.autograd.grad(loss, [leaf])[0]
 
 
 def _inputs(problem: Problem, function: Step, index: int, batch: Any) -> Any:

@@ -48,8 +48,8 @@ class Behavior:
         mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
             of; None for other losses.
         first_is_special: Whether a contrastive loss compares all examples with the first; None for other losses.
-        similarity_floor: Lowest loss that bounded similarities of a contrastive loss leave, over that of equal ones; None
-            for other losses.
+        similarity_floor: Lowest loss that bounded similarities of a contrastive loss leave, over that of equal ones.
+            None for other losses.
         noisy_inputs: Whether random numbers change the inputs in evaluation mode; None if nothing is drawn.
         linearity: Which stretches between layers are affine on this data.
         noise: Which values are set to zero at random, in training and in evaluation mode.

@@ -1,4 +1,4 @@
-"""Whether a training step compares what the model returns with something else that the model has returned.
+"""Whether a loss compares what the model returns with something else that the model has returned.
 
 A Q-network is compared with its own values of the next states, a network with its own answer to another view, each
 without a gradient. Such a loss may rise while the model gets better, since what it is compared with moves along.
@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from wellcond.diagnosis.probes.exchanged import rms
 from wellcond.diagnosis.probes.terms import have_moved
+from wellcond.network.calling import tensors_in
 from wellcond.network.isolation.isolation import parameters_kept
 from wellcond.network.taps import bracketed
 from wellcond.problem.problem import Batch, Problem
-from wellcond.problem.training_step import TrainingStep
 
 FAR = 0.3
 """How far the weights are moved, over the RMS of each parameter."""
@@ -29,18 +29,17 @@ MOST_NUMBERS = 2**20
 
 
 def moves_with_the_model(problem: Problem) -> bool:
-    """Whether tensors without a gradient that a step combines with the model's outputs change with its weights.
+    """Whether tensors without a gradient that a loss combines with the model's outputs change with its weights.
 
-    It takes three forward passes of a batch. What is combined inside of the model does not count.
+    It takes a forward pass of a batch, and two more if there are such tensors besides those of the batch. What is
+    combined inside of the model does not count.
     """
-    if not isinstance(problem.loss, TrainingStep):
-        return False
     params = list(problem.params.values())
     draw = torch.Generator().manual_seed(0)
     with problem.measuring(), parameters_kept(params), contextlib.closing(problem.data()) as data:
         index, batch = next(data)
-        before, again = (_goals(problem, index, batch) for _ in range(2))
-        if not before or have_moved(before, again):
+        before = _goals(problem, index, batch)
+        if not before or have_moved(before, _goals(problem, index, batch)):
             return False
         for p in params:
             p.data = p.data + FAR * rms(p) * torch.randn(p.shape, generator=draw).to(p)
@@ -59,7 +58,8 @@ def _goals(problem: Problem, index: int, batch: Batch) -> list[Tensor]:
 
     with torch.enable_grad(), bracketed([problem.model], on_entry, on_exit), seen:
         problem.training_loss(index, batch)
-    return seen.fixed
+    of_batch = tensors_in(batch)
+    return [t for t in seen.fixed if not any(t.shape == own.shape and torch.equal(t, own) for own in of_batch)]
 
 
 class _Combined(TorchFunctionMode):

@@ -231,8 +231,8 @@ def without_warm_up(evidence: Evidence) -> Iterator[Finding]:
 
     Adam's first steps change every entry by lr, and so what a unit adds to a stream of size 1 by lr·√fan_in. On a
     residual stream that is normalized after every sum these changes add up over the layers, N·lr·√fan_in, where
-    pre-norm adds up their logarithm (Xiong et al. 2020; Wang et al. 2022). Severe from 0.2, a warning from 0.1; not
-    reported if a trial goes down.
+    pre-norm adds up their logarithm (Xiong et al. 2020; Wang et al. 2022). Severe from 0.2, unless the loss halves in
+    a trial; a warning from 0.1, unless the network trains in one.
     """
     inspection, optimizer = evidence.inspection, evidence.optimizer
     if inspection is None or inspection.output is None or inspection.output.post_norms < POST_NORMS.at:
@@ -241,11 +241,13 @@ def without_warm_up(evidence: Evidence) -> Iterator[Finding]:
         return
     weights = [w for w in inspection.weights if w.role == "weight" and w.lr and w.rms]
     changes = sorted((w.lr or 0.0) * math.sqrt(w.fan_in) for w in weights)
-    if not changes or (evidence.trial is not None and evidence.trial.trains) or network_has_learned(evidence):
+    if not changes or network_has_learned(evidence):
         return
     count = inspection.output.post_norms
     change = count * changes[len(changes) // 2]
-    if change < STREAM.warn:
+    trial = evidence.trial
+    is_excused = trial is not None and (trial.halves if STREAM.is_severe(change) else bool(trial.trains))
+    if change < STREAM.warn or is_excused:
         return
     lr = max(w.lr or 0.0 for w in weights)
     lower = lr * TRAINS.at / change

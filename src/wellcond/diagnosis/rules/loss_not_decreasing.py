@@ -115,12 +115,15 @@ def tells_nothing_apart(evidence: Evidence) -> Iterator[Finding]:
     Severe if giving outputs to other examples changes the loss by less than 5 % after the network's own run, and by
     less than 15 % after a run of Adam on eight examples: what falls is a penalty, such as a KL term or a decay, or a
     variance; of the examples nothing is learned. A loss that does not depend on which example outputs belong to, as
-    that of a generator, is not judged.
+    that of a generator, is not judged; nor is one below zero, such as a value that a critic gives: one answer may be
+    the best for all.
     """
     trial = evidence.trial
     if trial is None or (runs := without_learning(trial)) is None:
         return
     own, _, of_own, of_few = runs
+    if min(trial.loss, own.loss) < 0:
+        return
     yield Finding(
         rule="loss-not-decreasing",
         severity="severe",

@@ -21,8 +21,15 @@ CHANGE = Threshold(
 )  # fmt: skip
 
 STATISTICS = Condition(
-    "the same, where the order of the examples does not matter", 0.1, origin="predictions one by one are then others"
-)
+    "the same, where the order of the examples does not matter", 0.5,
+    origin="0.2 to 0.4 for features that are standardized over eight examples instead of 32; about 1 for a norm over "
+    "the batch, which grows with it",
+)  # fmt: skip
+NEEDLESS = Condition("the same, where inputs alone predict targets", 0.1, origin="predictions one by one are others")
+PREDICTS = Condition(
+    "the best of three probes of the data, in standard deviations of shuffled targets", 8.0,
+    origin="chance exceeds 4 once in 30,000 probes",
+)  # fmt: skip
 
 
 @rule("mixed-examples")
@@ -30,9 +37,10 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     """Outputs of an example that depend on the others of its batch, without a BatchNorm.
 
     The last few examples are passed through once more, alone. Severe after a recurrent or attention layer that is not
-    `batch_first`, which takes the examples for steps of a sequence, or if a trial does not show that the network
-    trains; otherwise a warning. If the order of the examples does not matter they are statistics over a batch, as a
-    BatchNorm's: a note if outputs change by less than a tenth and the network trains, and a warning otherwise.
+    `batch_first`, which takes the examples for steps of a sequence, if a trial does not show that the network trains,
+    or if outputs change by a tenth although every input alone predicts its target; otherwise a warning. If the order of
+    the examples does not matter they are statistics over a batch, as a BatchNorm's: a note if outputs change by less
+    than a half and the network trains, and a warning otherwise.
     """
     mixing = None if evidence.behavior is None else evidence.behavior.mixing
     if mixing is None or mixing.difference < CHANGE.warn:
@@ -42,7 +50,9 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     are_statistics = mixing.is_symmetric and not is_turned
     does_not_train = evidence.trial is not None and not evidence.trial.trains
     is_slight = are_statistics and mixing.difference < STATISTICS.at and not does_not_train
-    is_lost = is_turned or does_not_train
+    relation = None if evidence.trial is None else evidence.trial.relation
+    is_needless = relation is not None and relation.best > PREDICTS.at and mixing.difference > NEEDLESS.at
+    is_lost = is_turned or does_not_train or is_needless
     yield Finding(
         rule="mixed-examples",
         layer=mixing.layer,
@@ -94,7 +104,7 @@ def similarities_mixed(evidence: Evidence) -> Iterator[Finding]:
     they are, are intended and not reported.
     """
     change = None if evidence.behavior is None else evidence.behavior.mixed_similarities
-    if change is None or change < CHANGE.warn:
+    if change is None or not change >= CHANGE.warn:
         return
     yield Finding(
         rule="mixed-examples",

@@ -39,10 +39,11 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     activation may be dropped, or the activation change nothing here, like LeakyReLU(1.0) or a clamp that is never
     reached. Severe if a trial does not learn and a linear fit predicts the targets no better than chance (or the loss
     stands still at every rate); and if no run gets below half of a constant's loss, while a linear fit gets more than
-    half of what a constant does wrong, and twice as much as another fit. A warning if that is not known; a note if an
-    affine map is enough. The last operation may be a softmax or a sigmoid. A BatchNorm is affine in use. Layers
-    narrower than both ends, as in a linear autoencoder, are a product of low rank, which one layer is not. ReLUs that
-    are always on or off are other rules'.
+    half of what a constant does wrong, and twice as much as another fit. A warning if that is not known, if an
+    activation is called in vain, or if a layer is wider than both ends, which is of no use in a product, unless a
+    linear fit is the best; otherwise a note if an affine map is enough. The last operation may be a softmax or a
+    sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as in a linear autoencoder, are a product of
+    low rank, which one layer is not. ReLUs that are always on or off are other rules'.
     """
     inspection = evidence.inspection
     if inspection is None or _are_full(inspection):
@@ -59,6 +60,11 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     if len(names) < 2:
         return
     is_bottleneck = len(layers) > 1 and min(s.units for s in layers[:-1]) < min(layers[-1].units, _features(inspection))
+    lack = _lack(evidence)
+    is_wider = len(layers) > 1 and max(s.units for s in layers[:-1]) > max(layers[-1].units, _features(inspection))
+    relation = None if evidence.trial is None else evidence.trial.relation
+    is_enough = relation is not None and relation.linear > relation.neighbor
+    is_meant = not network_has_learned(evidence) and (bool(functions) or (is_wider and not is_enough))
     but = (
         f" The {functions[0]} makes no difference: it changes nothing here, or its result is not used."
         if functions
@@ -67,7 +73,7 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="no-nonlinearity",
         layer=names[0],
-        severity="note" if is_bottleneck else _lack(evidence),
+        severity="note" if is_bottleneck else "warning" if is_meant and lack == "note" else lack,
         basis="proven",
         summary=f"there is no nonlinearity between {listed(names)}: together they are one linear layer.{but}",
         evidence=_probes(evidence) | {"layers": float(len(names))},

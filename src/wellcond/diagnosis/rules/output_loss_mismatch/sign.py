@@ -28,6 +28,9 @@ GOES_ON = Condition(
     origin="1 or more where it falls for ever; an approach to a lowest value has less in every quarter",
 )  # fmt: skip
 
+FAR = Condition(
+    "fall of the loss of a handful / loss", 0.5, origin="what comes to rest near where it began has found its lowest"
+)
 NEGATIVE = Condition(
     "share of outputs, or targets, below zero", 0.05, origin="one in twenty is no rounding, and no exception"
 )
@@ -158,8 +161,9 @@ def pays_for_any_answer(evidence: Evidence) -> Iterator[Finding]:
     own, few, _, _ = runs
     losses = few.run.losses
     middle, late = (losses[len(losses) * quarter // 4] for quarter in (2, 3))
-    goes_on = late - losses[-1] > GOES_ON.at * (middle - late)
-    if not goes_on or max(own.loss, few.after) >= 0 or few.is_upside_down:
+    goes_on = late - losses[-1] > GOES_ON.at * max(middle - late, 0.0)
+    falls_far = few.before - few.after > FAR.at * abs(few.before)
+    if not goes_on or not falls_far or max(own.loss, few.after) >= 0 or few.is_upside_down:
         return
     yield Finding(
         rule="output-loss-mismatch",
