@@ -34,6 +34,10 @@ STAYS = Condition(
     "steps since the rise / steps, while the rate is not lowered", 0.25,
     origin="a restart or a one-cycle lowers the rate again, and the loss falls with it",
 )  # fmt: skip
+LOST_FOR_GOOD = Condition(
+    "rise / fall, where the rate stays where it was raised to", 0.2,
+    origin="a fifth of what was learned, which a flatter place does not win back at that rate",
+)  # fmt: skip
 SIZE = Condition(
     "growth of gradients at a rise that a rate explains, or of a layer's weights", 1.5,
     origin="steps that overshoot make both grow; other data leave the weights",
@@ -51,7 +55,7 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
     """The loss rises for good after the rate was raised, or while it is above the largest stable one.
 
     A rate above 2(1+μ)/λ_max is no fault by itself: networks train at the edge of stability. After a raise, the loss
-    must lose nine tenths of what was learned, since restarts lose some and win it back; or a third, for a quarter of
+    must lose nine tenths of what was learned, since restarts lose some and win it back; or a fifth, for a quarter of
     the run in which the rate is not lowered. Above a limit that was crossed in the second half of the steps before, a
     third, and little by little. Severe from nine tenths.
     """
@@ -64,8 +68,8 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
         return
     rates = finite(evidence.history.series(LR))
     stays = evidence.step - rise.step > STAYS.at * evidence.step and at(rates, evidence.step) >= at(rates, rise.step)
-    needs_all = above is None and not stays
-    if not (LOST.is_severe(rise.lost) if needs_all else LOST.is_warning(rise.lost)):
+    least = LOST.warn if above is not None else LOST_FOR_GOOD.at if stays else LOST.severe
+    if rise.lost <= least:
         return
     grown = max(growth_of_gradients(evidence, rise.step), jump_of_weights(evidence, rise.step), key=_nan_last)
     if not is_raised and grown < SIZE.at:

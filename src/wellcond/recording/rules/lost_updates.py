@@ -39,7 +39,7 @@ ROUNDED = Threshold(
     origin="perceptrons in bfloat16 that learn as fast as in float32 have 0.1 to 0.73 at first, those that do not 0.77 "
     "to 0.99",
 )  # fmt: skip
-SAMPLES = Condition("first samples of a share", 6, origin="the median of fewer is that of single steps")
+SAMPLES = Condition("first samples of a share", 3, origin="their median is not that of a single step")
 
 
 @run_rule("lost-updates", quantity=LOSS_SCALE)
