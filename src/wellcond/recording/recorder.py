@@ -16,19 +16,19 @@ from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.training_step import Step, TrainingStep
 from wellcond.recording.allowance import Allowance
 from wellcond.recording.checks import check_share, is_compiled, model_of, optimizers_of
-from wellcond.recording.counting import EVERY_SKIPPED, MORE, StepCount
 from wellcond.recording.directory.run_directory import MAX_BYTES, RunDirectory
 from wellcond.recording.entries import entries_of
 from wellcond.recording.history import History
 from wellcond.recording.logbook import Logbook, OnFinding, warm_up_rules
-from wellcond.recording.loss_watch import LossWatch
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.probing import Probing, warm_up
-from wellcond.recording.readings import Readings
 from wellcond.recording.run import Run
-from wellcond.recording.sampling import EVERYTHING, Sampling
 from wellcond.recording.turns import Turns, all_parts
+from wellcond.recording.watching.counting import EVERY_SKIPPED, MORE, StepCount
+from wellcond.recording.watching.loss_watch import LossWatch
+from wellcond.recording.watching.readings import Readings
 from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
+from wellcond.recording.watching.sampling import EVERYTHING, Sampling
 from wellcond.results import Row
 from wellcond.results import quantities as q
 

@@ -16,8 +16,8 @@ from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.noise import NoiseScale
 from wellcond.recording.probes.probing import CURVATURE, PASS, Probing, probe_parts
 from wellcond.recording.probes.subject import wait_for
-from wellcond.recording.readings import Readings
-from wellcond.recording.sampling import EVERYTHING, GRADIENTS, NOTHING, Sampling
+from wellcond.recording.watching.readings import Readings
+from wellcond.recording.watching.sampling import EVERYTHING, GRADIENTS, NOTHING, Sampling
 from wellcond.results import Row
 from wellcond.results import quantities as q
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
-from wellcond.recording.layer_changes import growth_of_gradients, jump_of_weights
-from wellcond.recording.levels import finite, median, noise
-from wellcond.recording.rates import above_limit, at, lr_ratio
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.layer_changes import growth_of_gradients, jump_of_weights
+from wellcond.recording.judging.levels import finite, median, noise
+from wellcond.recording.judging.rates import above_limit, at, lr_ratio
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import LR, UPDATE_RATIO
 

@@ -14,9 +14,9 @@ import numpy as np
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
-from wellcond.recording.layer_changes import around
-from wellcond.recording.levels import finite, median
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.layer_changes import around
+from wellcond.recording.judging.levels import finite, median
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM, LOSS_SCALE, LOST_UPDATES, SKIPPED_STEPS
 from wellcond.results.text import named

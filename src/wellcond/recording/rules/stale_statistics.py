@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.levels import began, finite, last_before, median, smooth
-from wellcond.recording.run_rule import RunEvidence, run_rule
-from wellcond.recording.shares import BEGINNING
+from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.shares import BEGINNING
 from wellcond.results import number
 from wellcond.results.quantities import STATISTICS_GAP, VALIDATION_LOSS
 from wellcond.results.text import named
