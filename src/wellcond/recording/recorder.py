@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -270,7 +271,7 @@ class Recorder:
         if step <= last:
             self._turns.fetch()
             self._logbook.truncate(step - 1)
-        is_alarming = False
+        is_alarming = is_finite = False
         if isinstance(value, Tensor) and value.device.type != "cpu":
             self._readings.add(value.reshape(()), lambda numbers: [Row(step, "", q.TRAINING_LOSS, numbers[0], "")])
         else:
@@ -279,7 +280,7 @@ class Recorder:
             except (TypeError, ValueError, RuntimeError) as error:
                 self._mishaps.report("the loss", f"step() was not called with a number: {one_line(error)}")
             else:
-                is_alarming = self._losses.is_alarming(step, loss)
+                is_alarming, is_finite = self._losses.is_alarming(step, loss), math.isfinite(loss)
                 self._turns.rows.append(Row(step, "", q.TRAINING_LOSS, loss, ""))
         if self._sampling.has_new_rates:
             self._turns.rows += self._sampling.rates(step)
@@ -290,7 +291,7 @@ class Recorder:
         if batch is not None and step % EVERY == 0:
             self._note_batch(step, batch)
         if step >= self._turns.next_look or is_alarming or self._sampling.depth:
-            self._turns.look(step, batch, self._count.passes, is_alarming, began)
+            self._turns.look(step, batch, self._count.passes, is_alarming, is_alarming and not is_finite, began)
 
     def _note_batch(self, step: int, batch: Any) -> None:
         """Count a batch that was just seen; the count is recorded with what else is read of a step."""

@@ -81,14 +81,15 @@ class Turns:
         self._written = clock()
         self._expects_gradients = False
 
-    def look(self, step: int, batch: Any, passes: int, is_alarming: bool, now: float) -> None:
+    def look(self, step: int, batch: Any, passes: int, is_alarming: bool, is_lost: bool, now: float) -> None:
         """Pay for the time since the last look, and do what is due after a step.
 
         Args:
             step: The step that was just taken.
             batch: Its batch; None if it is not known.
             passes: Micro-batches of the step.
-            is_alarming: Whether its loss stands out, so that it is judged now.
+            is_alarming: Whether its loss stands out, so that it is judged now if that can be paid.
+            is_lost: Whether its loss is not finite, so that it is judged now in any case.
             now: The time at which recording of the step began.
         """
         unseen = self._unseen_in_hooks()
@@ -98,7 +99,8 @@ class Turns:
             self._charge(depth, step, lambda: self._collect(step, ran), already=in_hooks)
         if batch is not None:
             self._probe(step, batch, passes)
-        if self._allowance.is_turn(JUDGING, step) or (is_alarming and not self._allowance.owes(JUDGING)):
+        can_judge = is_alarming and not self._allowance.owes(JUDGING)
+        if is_lost or can_judge or self._allowance.is_turn(JUDGING, step):
             self._charge(JUDGING, step, lambda: self.judge(step))
         if self._clock() - self._written > SECONDS_BETWEEN_FILES:
             self._logbook.write()
