@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wellcond.integrations import lightning
+    from wellcond.integrations import lightning, transformers
 
-__all__ = ["lightning"]
+__all__ = ["lightning", "transformers"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from torch import nn
 
 
 class ModuleNames(Mapping[nn.Module, str]):
-    """The name of every module of a model. They are told apart by identity: the hash of a metric changes as it counts.
+    """The name of every module of a model. Identity counts, not equality: the hash of a metric changes.
 
     Args:
         model: The model.
