@@ -116,13 +116,13 @@ def _gan(record: Record, which: str) -> None:
         value.backward()
         of_critic.step()
         if which == "critic":
-            rec.step(value, (real, real))
+            rec.step(value)
         of_generator.zero_grad()
         value = loss(critic(fake), torch.ones(64, 1))
         value.backward()
         of_generator.step()
         if which == "generator":
-            rec.step(value, (real, real))
+            rec.step(value)
 
 
 @healthy
@@ -153,7 +153,7 @@ def a_wasserstein_generator(record: Record) -> None:
         value = -critic(fake).mean()
         value.backward()
         of_generator.step()
-        rec.step(value, (real, real))
+        rec.step(value)
 
 
 @healthy
@@ -173,7 +173,7 @@ def policy_gradients(record: Record) -> None:
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
-        rec.step(value, batch)
+        rec.step(value)
 
 
 @healthy

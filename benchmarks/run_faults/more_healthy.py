@@ -205,7 +205,7 @@ def a_teacher_that_moves(record: Record) -> None:
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
-        rec.step(value, (inputs, target))
+        rec.step(value)
         with torch.no_grad():
             for old, new in zip(teacher.parameters(), model.parameters(), strict=True):
                 old.lerp_(new, 0.01)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from wellcond.recording.allowance import Allowance, Activity, Purse
+from wellcond.recording.allowance import Activity, Allowance, Purse
 from wellcond.recording.turns import all_parts
 
 

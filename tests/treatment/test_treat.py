@@ -240,6 +240,28 @@ def test_two_remedies_can_be_named_together() -> None:
     assert "torch.optim.Adam" in result.arms["adam + batchnorm"].code
 
 
+class LoudAttention(nn.Module):
+    """Queries and keys that are far too large, and a ReLU in the forward pass, which leaky-relu reaches from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.out = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, CLASSES)
+        with torch.no_grad():
+            self.attention.in_proj_weight[:16] *= 12
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unflatten(1, (2, 8))
+        return self.out(torch.relu(self.attention(x, x, x)[0]).mean(1))
+
+
+def test_attention_is_drawn_again_also_in_a_model_that_another_remedy_wraps() -> None:
+    model, both = seeded(LoudAttention), "softer-attention + leaky-relu"
+    batches = split((normal(60, 16), integers(CLASSES, 60)), [20, 20, 20])
+    result = short(classification(model, batches), both, optimizer=SGD(model.parameters(), 0.1))
+    assert result.arms[both].refused is None
+    assert result.arms[both].best_lr is not None
+
+
 def test_an_arm_that_no_rate_trained_in_the_screening_is_raced_again() -> None:
     problem, optimizer = sigmoid_before_cross_entropy()
     conditions = conditions_of(problem, optimizer, 0.9, 3, [0])

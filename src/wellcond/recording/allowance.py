@@ -26,6 +26,8 @@ SPACING = 0.04
 """Turns are spaced by this share of the steps so far, and so by the logarithm of the step."""
 WARMING_UP = 2.0
 """How much longer the first turn of a part takes than the next ones will: kernels are chosen, memory is new."""
+FEWEST_TURNS, OUTLIER = 3, 3.0
+"""After this many turns, one that takes this many times the price is that of a busy machine: it is not paid in full."""
 MOST_SAVED = 3.0
 """Turns, or steps if these are longer, that a purse saves up for."""
 
@@ -68,7 +70,8 @@ class Activity:
 
     def take_turn(self, seconds: float, step: int) -> None:
         """Pay for a turn at this step, and set when the next one is due."""
-        self.purse.balance -= seconds
+        is_known = len(self._took) >= FEWEST_TURNS
+        self.purse.balance -= min(seconds, OUTLIER * self.price) if is_known else seconds
         self.turns += 1
         if self.turns > 1:
             self._took.append(seconds)
@@ -140,6 +143,10 @@ class Allowance:
         if self._fund > 0:
             self._share_out()
         return part.purse.balance >= max(0.0, self._price(part) - DEBT * self.usual_step)
+
+    def owes(self, name: str) -> bool:
+        """Whether the purse of an activity is in debt."""
+        return self.parts[name].purse.balance < 0
 
     def is_rich(self, name: str) -> bool:
         """Whether the purse of a part has saved as much as it may."""

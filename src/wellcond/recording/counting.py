@@ -9,6 +9,8 @@ from torch import Tensor
 MOST_PASSES = 64
 """Calls that are taken for micro-batches of one step, until the first step of the optimizer is seen."""
 
+EVERY_SKIPPED = 10
+"""Steps that were skipped in a row are counted in tens."""
 MORE = object()
 """What stands for a loss while a step has more micro-batches to come."""
 
@@ -26,6 +28,7 @@ class StepCount:
         step: The last step.
         passes: Calls of the last step.
         sees_steps: Whether a step of the optimizer has been seen.
+        skipped: Steps in a row that the optimizer has not taken, after it took some.
 
     Example:
         >>> count = StepCount()
@@ -37,6 +40,7 @@ class StepCount:
         self.step = step
         self.passes = 1
         self.sees_steps = False
+        self.skipped = 0
         self._taken = 0
         self._waiting: list[Any] = []
         self._patience = MOST_PASSES
@@ -55,8 +59,9 @@ class StepCount:
                 self._waiting.append(value)
                 return MORE
             self._is_lost = True
+            self.skipped += self.sees_steps
         else:
-            self._taken, self._is_lost = taken, False
+            self._taken, self._is_lost, self.skipped = taken, False, 0
             self.passes = 1 + len(self._waiting)
             if not self.sees_steps or self.passes > 1 + self._patience:
                 self._patience = self.passes - 1
@@ -72,6 +77,7 @@ class StepCount:
             "step": self.step,
             "passes": self.passes,
             "sees_steps": self.sees_steps,
+            "skipped": self.skipped,
             "patience": self._patience,
             "is_lost": self._is_lost,
         }
@@ -79,7 +85,8 @@ class StepCount:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved count; an optimizer's own steps are counted anew."""
         self.step, self.passes = state["step"], state["passes"]
-        self.sees_steps, self._patience, self._is_lost = state["sees_steps"], state["patience"], state["is_lost"]
+        self.sees_steps, self.skipped = state["sees_steps"], state["skipped"]
+        self._patience, self._is_lost = state["patience"], state["is_lost"]
 
     def begin(self, number: int | None) -> int:
         """The next step; its number, if it is counted elsewhere."""

@@ -111,11 +111,13 @@ class Course:
         """
         was_over = {id(each) for each in self._episodes if not each.is_open}
         for finding in self._judged(evidence):
-            episode = next((each for each in reversed(self._episodes) if each.holds(finding)), None)
-            if episode is None:
-                self._episodes.append(_Episode(finding, evidence.step, [finding.layer]))
-            else:
-                episode.see(finding, evidence.step)
+            self._take(finding, evidence.step)
+        for finding in _inspected(evidence):
+            same = next((each for each in self._episodes if each.is_open and each.finding.rule == finding.rule), None)
+            if same is not None and same.finding.layer != finding.layer:
+                same.seen = evidence.step  # the rules of the run have seen it before, and where it began
+            elif finding.rule not in self._ignore:
+                self._take(finding, evidence.step)
         for each in self._episodes:
             if each.is_open and evidence.step - each.seen > around(evidence.step):
                 each.finding = replace(each.finding, until=each.seen)
@@ -125,6 +127,14 @@ class Course:
             each.reported = each.finding.severity
         return [each.shown() for each in began], [each.shown() for each in ended]
 
+    def _take(self, finding: Finding, step: int) -> None:
+        """Add a finding to what it is the same as, or begin with it."""
+        episode = next((each for each in reversed(self._episodes) if each.holds(finding)), None)
+        if episode is None:
+            self._episodes.append(_Episode(finding, step, [finding.layer]))
+        else:
+            episode.see(finding, step)
+
     def _judged(self, evidence: RunEvidence) -> Iterable[Finding]:
         for name, functions in RUN_RULES.items():
             for each in functions if name not in self._ignore else ():
@@ -132,7 +142,6 @@ class Course:
                     yield from list(each.judge(evidence))
                 except Exception as error:  # a rule that fails must not take the findings of the others with it
                     self._failures.setdefault(name, _failure(name, error, evidence.step))
-        yield from (each for each in _inspected(evidence) if each.rule not in self._ignore)
 
 
 def nested(findings: Iterable[Finding]) -> list[Finding]:

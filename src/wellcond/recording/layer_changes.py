@@ -15,6 +15,8 @@ SAMPLES_BEFORE = 16
 """Latest samples before a step that are compared with."""
 NEAR = 0.1
 """Share of a step's number within which something happens at that step."""
+CLIPPED = 1.01
+"""Gradient norm before clipping over that after it, from which on it was clipped: beyond rounding."""
 NEAREST = 50
 """The same in steps, at least."""
 
@@ -37,8 +39,7 @@ def growth_of_gradients(evidence: RunEvidence, step: int) -> float:
     The largest fifth of the samples just after it are compared with the largest fifth before: networks that have blown
     up have small gradients soon. Samples right before it are left out, since a rise may be dated late.
     """
-    unclipped = evidence.history.series(UNCLIPPED_GRADIENT_NORM)
-    series = unclipped if len(unclipped) else evidence.history.series(GRADIENT_NORM)
+    series = _unclipped(evidence)
     after = _sides(series, step, around(step))[1]
     before = _sides(series, step - around(step) // 2, 0)[0]
     if not len(before):
@@ -46,6 +47,14 @@ def growth_of_gradients(evidence: RunEvidence, step: int) -> float:
     if not len(before) or not len(after) or not np.quantile(before, 0.8) > 0:
         return math.nan
     return float(np.quantile(after, 0.8) / np.quantile(before, 0.8))
+
+
+def _unclipped(evidence: RunEvidence) -> Series:
+    """The network's gradient norm before clipping; where nothing is clipped, as it is used, which is known oftener."""
+    unclipped, used = (evidence.history.series(name) for name in (UNCLIPPED_GRADIENT_NORM, GRADIENT_NORM))
+    _, place, other = np.intersect1d(unclipped.steps, used.steps, return_indices=True)
+    is_clipped = np.any(unclipped.values[place] > CLIPPED * used.values[other])
+    return unclipped if len(unclipped) and (is_clipped or not len(used)) else used
 
 
 def growths(evidence: RunEvidence, quantity: str, step: int, within: float = math.inf) -> dict[str, float]:

@@ -11,7 +11,7 @@ import numpy as np
 from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
 from wellcond.recording.levels import OF_MEDIAN, blocks, finite, median, middle, noise
-from wellcond.recording.rises import FEWEST, SIGNIFICANT, Rise, has_fallen, rise_in
+from wellcond.recording.rises import FEWEST_LOSSES, SIGNIFICANT, Rise, has_fallen, rise_in
 
 FIRST = Condition("steps whose median is the loss at the start", 8, origin="before the first fall of most trainings")
 PLATEAU = Condition(
@@ -101,7 +101,9 @@ class LossCurve:
     @cached_property
     def is_falling(self) -> bool:
         """Whether the latest quarter of the run lowered the loss."""
-        return len(self.series) >= FEWEST.at and self.has_fallen_since(int(self.series.steps[-len(self.series) // 4]))
+        return len(self.series) >= FEWEST_LOSSES.at and self.has_fallen_since(
+            int(self.series.steps[-len(self.series) // 4])
+        )
 
     @cached_property
     def stands_still(self) -> bool:

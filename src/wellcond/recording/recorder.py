@@ -16,7 +16,7 @@ from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.training_step import Step, TrainingStep
 from wellcond.recording.allowance import Allowance
 from wellcond.recording.checks import check_share, is_compiled, model_of, optimizers_of
-from wellcond.recording.counting import MORE, StepCount
+from wellcond.recording.counting import EVERY_SKIPPED, MORE, StepCount
 from wellcond.recording.directory.run_directory import MAX_BYTES, RunDirectory
 from wellcond.recording.entries import entries_of
 from wellcond.recording.history import History
@@ -283,6 +283,8 @@ class Recorder:
                 self._turns.rows.append(Row(step, "", q.TRAINING_LOSS, loss, ""))
         if self._sampling.has_new_rates:
             self._turns.rows += self._sampling.rates(step)
+        if self._count.skipped and self._count.skipped % EVERY_SKIPPED == 0:
+            self._turns.rows.append(Row(step, "", q.SKIPPED_STEPS, float(self._count.skipped), "steps"))
         if indices is not None:
             self._logbook.note_indices(step, indices)
         if batch is not None and step % EVERY == 0:

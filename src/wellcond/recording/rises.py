@@ -13,7 +13,7 @@ from wellcond.recording.history import Series
 from wellcond.recording.levels import OF_MEDIAN, blocks, last_before, median, noise, smooth, spread
 
 Values = NDArray[np.float64]
-FEWEST = Condition("steps", 24, origin="three blocks of eight: before, and after a rise")
+FEWEST_LOSSES = Condition("steps", 24, origin="three blocks of eight: before, and after a rise")
 SIGNIFICANT = Condition(
     "rise in standard errors of a block's level, beyond the √(2 ln k) by which the lowest of k blocks lies below them",
     6.0, origin="normal levels exceed it once in 10⁹ blocks; tests count alarms on heavy-tailed and correlated noise",
@@ -137,7 +137,7 @@ def has_fallen(start: float, lowest: float) -> bool:
 def _widths_that_show_it(values: Values, sigma: float) -> list[int]:
     """Block lengths at which the latest block lies above the lowest by more than noise."""
     sigma = max(sigma, noise(values[-4096:]))
-    widths = [8 * 2**power for power in range(60) if len(values) >= max(FEWEST.at, 24 * 2**power)]
+    widths = [8 * 2**power for power in range(60) if len(values) >= max(FEWEST_LOSSES.at, 24 * 2**power)]
     every = [blocks(values, width) for width in widths]
     # noise that is correlated over many steps shows in the differences of blocks that are as long
     between = [spread(np.diff(levels)) / math.sqrt(2) for levels in every]

@@ -15,7 +15,7 @@ from wellcond.recording.readings import Readings
 from wellcond.recording.watching.activations import ActivationWatch
 from wellcond.recording.watching.backwards import BackwardWatch
 from wellcond.recording.watching.layout import Layout
-from wellcond.recording.watching.steps import StepWatch, gradient_reading, update_reading
+from wellcond.recording.watching.steps import StepWatch, gradient_reading, lost_reading, update_reading
 from wellcond.results import Row
 from wellcond.results import quantities as q
 
@@ -94,10 +94,10 @@ class Sampling:
         self.depth = depth
         for watch in self.steps:
             watch.want(gradients=depth != NOTHING, weights=depth == EVERYTHING)
-        if depth == EVERYTHING:
+        if depth != NOTHING:
             self.backwards.begin()
-            if self.activations is not None:
-                self.activations.begin()
+        if depth == EVERYTHING and self.activations is not None:
+            self.activations.begin()
 
     def end(self) -> None:
         """Remove the hooks of one step."""
@@ -119,12 +119,13 @@ class Sampling:
         if changed:
             whole = sum(len(watch.parameters()) for watch in self.steps)
             self._readings.add(*update_reading(step, changed, sum(len(each.layers) for each in changed) == whole))
-        if self.depth == EVERYTHING:
-            passes = self.backwards.reading(step)
-            calls = None if self.activations is None else self.activations.outputs.reading(step)
-            for reading in (passes, calls):
-                if reading is not None:
-                    self._readings.add(*reading)
+            if half := [each.lost for each in changed if each.lost is not None]:
+                self._readings.add(*lost_reading(step, torch.stack(half).sum(0)))
+        if (passes := self.backwards.reading(step)) is not None:
+            self._readings.add(*passes)
+        watch = self.activations if self.depth == EVERYTHING else None
+        if watch is not None and (calls := watch.outputs.reading(step)) is not None:
+            self._readings.add(*calls)
         return self.settings(step) if self.depth == EVERYTHING else []
 
     @property

@@ -13,7 +13,7 @@ SAMPLES = 3
 """Latest samples whose median is the share now."""
 LASTING = 40
 """Steps that it must have lasted."""
-BEGINS = 0.25
+BEGINNING = 0.25
 """Share of a rise from which on it has begun."""
 
 
@@ -43,7 +43,7 @@ def shares_that_rose(evidence: RunEvidence, quantity: str, above: float, by: flo
         now = median(series.values[-SAMPLES:])
         before = float(levels.min()) if len(levels) > SAMPLES else now
         if now > above and now - before > by:
-            start = last_before(levels > before + BEGINS * (now - before))
+            start = last_before(levels > before + BEGINNING * (now - before))
             start = min(start, len(series) - 1)
             earlier, first = int(series.steps[max(0, start - 1)]), int(series.steps[start])
             step = evidence.loss.jump_between(earlier, first) or began(series, start)

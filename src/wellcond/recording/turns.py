@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from wellcond.problem.batches import examples_in
-from wellcond.recording.allowance import Allowance, Activity, Purse
+from wellcond.recording.allowance import Activity, Allowance, Purse
 from wellcond.recording.logbook import Logbook
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.noise import NoiseScale
@@ -23,8 +23,8 @@ from wellcond.results import quantities as q
 
 SECONDS_BETWEEN_FILES = 10.0
 """Rows are written so often: what a run that is killed has lost at most."""
-LOOKS, LONGEST_LOOK = 25, 10
-"""What is due is looked for at every step, then 25 times while steps grow e-fold, then every 10 steps."""
+LOOKS, LONGEST_LOOK = 25, 25
+"""What is due is looked for at every step, then 25 times while steps grow e-fold, then every 25 steps."""
 FEWEST_EXCESSES, MOST_EXCESSES = 5, 25
 """Steps of which everything was read whose median excess over usual steps is charged too."""
 JUDGING = "judging"
@@ -33,8 +33,8 @@ JUDGING = "judging"
 def all_parts() -> dict[str, Activity]:
     """The parts of recording, with their shares of the budget and guesses of their prices, in steps."""
     return {
-        GRADIENTS: Activity(Purse(0.05), price=0.05, most_spacing=50),
-        EVERYTHING: Activity(Purse(0.13), price=0.3),
+        GRADIENTS: Activity(Purse(0.08), price=0.05, most_spacing=50),
+        EVERYTHING: Activity(Purse(0.2), price=0.3),
         JUDGING: Activity(Purse(0.07), price=0.1, least_spacing=10),
         **probe_parts(),
     }
@@ -98,7 +98,7 @@ class Turns:
             self._charge(depth, step, lambda: self._collect(step, ran), already=in_hooks)
         if batch is not None:
             self._probe(step, batch, passes)
-        if is_alarming or self._allowance.is_turn(JUDGING, step):
+        if self._allowance.is_turn(JUDGING, step) or (is_alarming and not self._allowance.owes(JUDGING)):
             self._charge(JUDGING, step, lambda: self.judge(step))
         if self._clock() - self._written > SECONDS_BETWEEN_FILES:
             self._logbook.write()
@@ -149,7 +149,7 @@ class Turns:
                 self.rows.append(Row(step, "", q.STEP_TIME, ran, "s"))
 
     def _probe(self, step: int, batch: Any, passes: int) -> None:
-        before: dict[Tensor, Tensor] = self._sampling.before
+        before: dict[Tensor, Tensor] = self._sampling.before if self._sampling.depth == EVERYTHING else {}
         part = self._probing.due(step, has_moved=bool(before))
         if part is None:
             return
@@ -181,7 +181,7 @@ class Turns:
     def _plan(self, step: int, is_alarming: bool) -> None:
         """Decide what is read of the coming step."""
         expects_gradients, self._expects_gradients = self._expects_gradients, False
-        if is_alarming or self._allowance.is_turn(EVERYTHING, step):
+        if is_alarming or self._probing.wants_copy or self._allowance.is_turn(EVERYTHING, step):
             self._sampling.plan(EVERYTHING)
         elif expects_gradients or self._allowance.is_turn(GRADIENTS, step):
             self._sampling.plan(GRADIENTS)

@@ -210,6 +210,8 @@ UNCLEARED_GRADIENT: Final = quantity("uncleared_gradient", "‖old gradient‖/�
 """Norm of the gradient of earlier steps that a step's first backward pass is added to, over that of the new one."""
 ACCUMULATED: Final = quantity("accumulated", "backward passes of a step", "passes")
 LOSS_SCALE: Final = quantity("loss_scale")
+SKIPPED_STEPS: Final = quantity("skipped_steps", unit="steps")
+"""Steps in a row that the optimizer has not taken, as a GradScaler does where gradients are not finite."""
 STATISTICS_GAP: Final = quantity("statistics_gap", "distance of running from batch statistics")
 """RMS over channels of the distance of a BatchNorm's running mean from the batch's, in running standard deviations,
 and of the logarithm of the ratio of the variances."""

@@ -14,7 +14,7 @@ from wellcond.treatment.treatment import RATE, TOGETHER, UNTREATED, WORTHWHILE
 FINALISTS = 3
 """Arms that are trained in full because of their screening."""
 
-STARTS_IN_ORDER = {"weights": 1, "biases": 2, "gates": 2, "last weights": 3}
+STARTS_IN_ORDER = {"weights": 1, "attention": 2, "biases": 2, "gates": 2, "recurrence": 2, "last weights": 3}
 """Parts of a set-up that say where training starts; everything else is changed before them."""
 
 Arms = Mapping[str, Arm]
@@ -33,8 +33,8 @@ def in_order(names: Sequence[str]) -> list[str]:
     What wraps a model gives its layers other names; and a last layer that starts at zero must not be drawn afterwards.
 
     Example:
-        >>> in_order(["zero-last", "he-init", "scale-inputs"])
-        ['scale-inputs', 'he-init', 'zero-last']
+        >>> in_order(["zero-last", "he-init", "scale-inputs"]), in_order(["softer-attention", "leaky-relu"])
+        (['scale-inputs', 'he-init', 'zero-last'], ['leaky-relu', 'softer-attention'])
     """
     return sorted(names, key=lambda name: STARTS_IN_ORDER.get(REMEDIES[name].part, 0))
 

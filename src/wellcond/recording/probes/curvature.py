@@ -48,7 +48,6 @@ class CurvatureProbe:
         self.note = "" if len(optimizers) == 1 else "several optimizers: their limits of the rate are not measured"
         self._optimizer = optimizers[0]
         self._vectors: dict[str, Vector] = {}
-        self._turns = 0
 
     def run(self, problem: Problem, step: int, products: int) -> list[Row]:
         """Measure at the present weights.
@@ -60,7 +59,6 @@ class CurvatureProbe:
         """
         check_precision(problem.params)
         refuse_weight_norm(problem.model)
-        self._turns += 1
         with problem.measuring():
             gradient, rows = self._eigenvalues(problem, step, products)  # whose graph is gone before the walk
             return [*rows, *self._walk(problem, step, gradient)]
@@ -90,8 +88,8 @@ class CurvatureProbe:
             start = [r * g for r, g in zip(root, gradient, strict=True)]
             top, error = self._largest(PRECONDITIONED, preconditioned, start, products)
             rows += _limit_rows(step, RateLimit(model.leading.numerator, top, error, False, products))
-            if self._turns % 2 == 0:
-                return gradient, rows  # H itself in every second turn
+            if products == 1:
+                return gradient, rows  # H itself, which is not what limits this optimizer, once there is time for it
         top, error = self._largest(PLAIN, hessian, gradient, products)
         rows += [Row(step, "", q.HESSIAN.lambda_max, top, ""), Row(step, "", q.HESSIAN.lambda_max_error, error, "")]
         if model is not None and shift is not None:

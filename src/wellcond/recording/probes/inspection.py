@@ -18,5 +18,8 @@ def inspected(problem: Problem, optimizer: Optimizer) -> tuple[Finding, ...]:
         problem: Of one batch.
         optimizer: The optimizer that trains it.
     """
-    evidence = Evidence(problem, optimizer, inspection=inspect(problem, optimizer))
+    inspection = inspect(problem, optimizer)
+    if inspection.forward_error or inspection.loss_error:  # the training works: it is this problem that is another one
+        return ()
+    evidence = Evidence(problem, optimizer, inspection=inspection)
     return completed(judged(evidence), evidence, lines_by_remedy(problem, optimizer))

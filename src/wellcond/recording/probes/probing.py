@@ -15,7 +15,7 @@ from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.isolation.isolation import rng_kept
 from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.outputs import Loss
-from wellcond.recording.allowance import Allowance, Activity, Purse
+from wellcond.recording.allowance import Activity, Allowance, Purse
 from wellcond.recording.probes.activations import ActivationProbe
 from wellcond.recording.probes.conditioning import ConditioningProbe
 from wellcond.recording.probes.curvature import CurvatureProbe
@@ -32,7 +32,7 @@ MOST_PRODUCTS_OF_PROBE = 8
 
 def probe_parts() -> dict[str, Activity]:
     """The probes share a purse, so that each has its turns whatever it costs; an inspection saves up for itself."""
-    purse = Purse(0.72)
+    purse = Purse(0.62)
     return {
         CURVATURE: Activity(purse, price=1.2, least_spacing=3),
         CONDITIONING: Activity(purse, price=0.5, least_spacing=3),
@@ -69,6 +69,7 @@ class Probing:
         curvature: The probe of the curvature.
         findings: What the rules of `diagnose` said at the last inspection; None if it is not newer than asked for.
         examples: Examples of the last probe.
+        wants_copy: Whether the probe whose turn it is needs the weights before a step.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Probing:
         self.curvature = CurvatureProbe(optimizers)
         self.findings: tuple[Finding, ...] | None = None
         self.examples = 0
+        self.wants_copy = False
         self._conditioning, self._shift, self._pass = ConditioningProbe(), ShiftProbe(layout), ActivationProbe()
         self._subject = Subject(model, loss)
         self._optimizer = optimizers[0]
@@ -90,12 +92,15 @@ class Probing:
             step: The step that has just been taken.
             has_moved: Whether the weights before it are known.
         """
+        self.wants_copy = False
         parts = self._allowance.parts
         names = [name for name in self._levels if parts[name].is_open and step >= parts[name].next_step]
         for purse in {id(parts[name].purse) for name in names}:
             first = min((name for name in names if id(parts[name].purse) == purse), key=lambda name: parts[name].turns)
-            if (first != SHIFT or has_moved) and self._allowance.is_turn(first, step):
-                return first
+            if self._allowance.is_turn(first, step):
+                if first != SHIFT or has_moved:
+                    return first
+                self.wants_copy = True
         return None
 
     def run(self, part: str, step: int, batch: Any, before: dict[Tensor, Tensor], order: Sequence[str]) -> list[Row]:

@@ -15,7 +15,7 @@ from wellcond.recording.rates import lr_ratio
 from wellcond.recording.rises import Rise
 from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.results import number
-from wellcond.results.quantities import TRAINING_LOSS
+from wellcond.results.quantities import GRADIENT_NORM, TRAINING_LOSS
 
 LOST = Threshold(
     "rise of the loss since its lowest level / its fall until then", 0.3, 0.9,
@@ -85,7 +85,9 @@ def diverging(evidence: RunEvidence) -> Iterator[Finding]:
 
 
 def _severity(evidence: RunEvidence, rise: Rise, gradient: float, weights: float) -> Severity | None:
-    is_unknown = math.isnan(gradient) and math.isnan(weights)
+    is_unknown = not len(
+        evidence.history.series(GRADIENT_NORM)
+    )  # a run of losses alone; otherwise it will be known soon
     if rise.lost < EXPLODED.at:
         if not rise.is_lasting or not rise.lost > (LOST.warn if rise.had_learned else UNLEARNED.at):
             return None

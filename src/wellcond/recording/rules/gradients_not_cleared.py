@@ -30,7 +30,7 @@ def gradients_not_cleared(evidence: RunEvidence) -> Iterator[Finding]:
 
     Backward passes between two steps, which accumulate a gradient on purpose, are not meant.
     """
-    old = finite(evidence.history.series(UNCLEARED_GRADIENT))
+    old = finite(evidence.history.series(UNCLEARED_GRADIENT)).since(2)  # before the first step there is none
     begin = lasting(old, OLD.severe)
     if begin is None or len(old.since(begin)) < SAMPLES.at:
         return

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.history import Series
 from wellcond.recording.layer_changes import growth_of_gradients, jump_of_weights
-from wellcond.recording.levels import finite, median
+from wellcond.recording.levels import finite, median, noise
 from wellcond.recording.rates import above_limit, at, lr_ratio
 from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.results import number
@@ -24,6 +25,11 @@ LOST = Threshold(
 RAISED = Condition(
     "learning rate / lowest in the half of the run before", 1.2, origin="the rate was raised, by more than rounding"
 )
+LATE = Condition(
+    "step of the crossing / step of the rise",
+    0.5,
+    origin="a rate at which a network has learned for long is not to blame",
+)
 SIZE = Condition(
     "growth of gradients at a rise that a rate explains, or of a layer's weights", 1.5,
     origin="steps that overshoot make both grow; other data leave the weights",
@@ -33,7 +39,7 @@ LONG_STEPS = Threshold(
     "‖Δθ‖/‖θ‖ of a step, median over the layers in the first samples", math.nan, 0.1,
     origin="healthy trainings of the benchmark have 0.001 to 0.1 in their first steps; 1e-3 is the usual advice",
 )  # fmt: skip
-FIRST = Condition("first samples", 5, origin="weights that have blown up have small relative steps")
+FIRST = Condition("first steps", 20, origin="weights that have blown up have small relative steps")
 
 
 @run_rule("learning-rate-too-high", quantity=LR)
@@ -41,14 +47,16 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
     """The loss rises for good after the rate was raised, or while it is above the largest stable one.
 
     A rate above 2(1+μ)/λ_max is no fault by itself: networks train at the edge of stability. After a raise, the loss
-    must lose nine tenths of what was learned, since restarts lose some and win it back; above the limit, a third.
-    Severe from nine tenths.
+    must lose nine tenths of what was learned, since restarts lose some and win it back. Above a limit that was crossed
+    in the second half of the steps before, a third, and little by little. Severe from nine tenths.
     """
     rise = evidence.loss.rise
     if rise is None or not rise.had_learned or not rise.is_lasting:
         return
     ratio, above = lr_ratio(evidence, rise.step), above_limit(evidence, rise.step)
     is_raised = ratio > RAISED.at
+    if not is_raised and (rise.is_abrupt or above is None or above[0] < LATE.at * rise.step):
+        return
     if not (is_raised and LOST.is_severe(rise.lost)) and not (above is not None and LOST.is_warning(rise.lost)):
         return
     grown = max(growth_of_gradients(evidence, rise.step), jump_of_weights(evidence, rise.step), key=_nan_last)
@@ -80,10 +88,11 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
 def never_falls(evidence: RunEvidence) -> Iterator[Finding]:
     """The loss has not fallen in 100 steps, and the first steps changed weights by more than a tenth. Severe."""
     curve = evidence.loss
-    if len(curve.series) < ENOUGH.at or curve.start - curve.lowest > 3 * curve.noise:
+    sigma = noise(curve.series.values[: int(ENOUGH.at)])
+    if len(curve.series) < ENOUGH.at or curve.has_learned or curve.start - curve.lowest > 3 * sigma:
         return
     layers = evidence.history.layers(UPDATE_RATIO)
-    firsts = [median(evidence.history.series(UPDATE_RATIO, layer).values[: int(FIRST.at)]) for layer in layers]
+    firsts = [_first(evidence.history.series(UPDATE_RATIO, layer)) for layer in layers]
     middle = sorted(firsts)[len(firsts) // 2] if firsts else 0.0
     if not LONG_STEPS.is_severe(middle):
         return
@@ -100,6 +109,12 @@ def never_falls(evidence: RunEvidence) -> Iterator[Finding]:
         remedy=f'for group in optimizer.param_groups:\n    group["lr"] = {number(lr / 100)}  # or by wc.suggest_lr',
         step=1,
     )
+
+
+def _first(ratios: Series) -> float:
+    """Median of the first samples of a run; 0 if there are none."""
+    first = ratios.values[ratios.steps <= FIRST.at]
+    return median(first) if len(first) else 0.0
 
 
 def _nan_last(value: float) -> float:

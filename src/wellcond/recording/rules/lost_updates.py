@@ -1,6 +1,7 @@
-"""lost-updates: a loss scale that falls to nothing, so that every step is skipped.
+"""lost-updates: steps that are skipped, or smaller than the precision of the weights.
 
 Wrong: float16 with a layer whose gradient overflows at every scale. Right: bfloat16, or that layer in float32.
+Wrong: `model.to(torch.bfloat16)` and AdamW at 1e-5. Right: float32 weights, and `torch.autocast` for the passes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
 from wellcond.recording.layer_changes import around
-from wellcond.recording.levels import finite
+from wellcond.recording.levels import finite, median
 from wellcond.recording.run_rule import RunEvidence, run_rule
 from wellcond.results import number
-from wellcond.results.quantities import GRADIENT_NORM, LOSS_SCALE
+from wellcond.results.quantities import GRADIENT_NORM, LOSS_SCALE, LOST_UPDATES, SKIPPED_STEPS
 from wellcond.results.text import named
 
 SCALE = Threshold(
@@ -29,6 +30,16 @@ FALL = Condition(
     origin="the first steps bring it from 65,536 to 128 at times; a healthy run halves it once in hundreds of steps",
 )  # fmt: skip
 AT_START = Condition("steps in which a scale is looked for", 50, origin="the first scale may be far too large")
+SKIPPED = Threshold(
+    "steps in a row that the optimizer has not taken", 20.0, 40.0,
+    origin="from 65,536 it takes 16 skipped steps to a scale of 1, below which a gradient overflows at any",
+)  # fmt: skip
+ROUNDED = Threshold(
+    "share of the weights in half precision with a gradient that a step leaves as they were", 0.75, 0.9,
+    origin="perceptrons in bfloat16 that learn as fast as in float32 have 0.1 to 0.73 at first, those that do not 0.77 "
+    "to 0.99",
+)  # fmt: skip
+SAMPLES = Condition("first samples of a share", 6, origin="the median of fewer is that of single steps")
 
 
 @run_rule("lost-updates", quantity=LOSS_SCALE)
@@ -64,6 +75,54 @@ def scale_collapses(evidence: RunEvidence) -> Iterator[Finding]:
         remedy="# use torch.autocast(dtype=torch.bfloat16), or compute the layer that overflows in float32; look for "
         "NaN in the data if the loss is NaN too",
         step=begin,
+    )
+
+
+@run_rule("lost-updates", quantity=SKIPPED_STEPS)
+def steps_are_skipped(evidence: RunEvidence) -> Iterator[Finding]:
+    """An optimizer that took steps, and has taken none for 20 losses; severe from 40."""
+    skipped = evidence.history.series(SKIPPED_STEPS)
+    if not len(skipped) or not SKIPPED.is_warning(float(skipped.values[-1])):
+        return
+    count, begin = float(skipped.values[-1]), int(skipped.steps[-1] - skipped.values[-1]) + 1
+    yield Finding(
+        rule="lost-updates",
+        severity="severe" if SKIPPED.is_severe(count) else "warning",
+        basis="proven",
+        summary=f"since step {begin} the optimizer has taken no step, although losses have been computed.",
+        evidence={"steps that were skipped": count},
+        limits=SKIPPED.limits(),
+        reason="A GradScaler skips a step whose gradient is not finite, and halves its scale; where no scale helps, "
+        "nothing is learned.",
+        remedy="# look for the operation whose gradient is NaN or infinite: torch.autograd.set_detect_anomaly(True) "
+        "names it",
+        step=begin,
+    )
+
+
+@run_rule("lost-updates", quantity=LOST_UPDATES)
+def steps_are_rounded_away(evidence: RunEvidence) -> Iterator[Finding]:
+    """Three quarters of the weights in half precision do not change in the first steps, though they have a gradient.
+
+    Severe from nine tenths, if the loss has not fallen by a fifth. Later steps are not judged: those of a network that
+    has learned are small.
+    """
+    shares = finite(evidence.history.series(LOST_UPDATES))
+    share = median(shares.values[: int(SAMPLES.at)])
+    if len(shares) < SAMPLES.at or not ROUNDED.is_warning(share):
+        return
+    yield Finding(
+        rule="lost-updates",
+        severity="severe" if ROUNDED.is_severe(share) and not evidence.loss.has_learned else "warning",
+        basis="measured",
+        summary=f"a step leaves {share:.0%} of the weights as they were, although they have a gradient: it is smaller "
+        "than their precision.",
+        evidence={"share of weights that stay": share},
+        limits=ROUNDED.limits(),
+        reason="A step below half a unit in the last place of a weight, 2⁻⁹ of it in bfloat16, is rounded to nothing, "
+        "however often it is taken.",
+        remedy="model = model.float()  # and torch.autocast(dtype=torch.bfloat16) around the forward pass",
+        step=int(shares.steps[0]),
     )
 
 

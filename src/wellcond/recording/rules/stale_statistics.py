@@ -11,7 +11,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.levels import began, finite, last_before, median, smooth
 from wellcond.recording.run_rule import RunEvidence, run_rule
-from wellcond.recording.shares import BEGINS
+from wellcond.recording.shares import BEGINNING
 from wellcond.results import number
 from wellcond.results.quantities import STATISTICS_GAP, VALIDATION_LOSS
 from wellcond.results.text import named
@@ -44,7 +44,7 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
         levels = smooth(series.values, 3)
         now, least = median(series.values[-3:]), float(levels.min())
         if GAP.is_severe(now) or (GAP.is_warning(now) and (is_apart or now > GROWTH.at * least)):
-            left = max(least + BEGINS * (now - least), 2 * least)  # where it leaves its lowest level
+            left = max(least + BEGINNING * (now - least), 2 * least)  # where it leaves its lowest level
             start = last_before(levels > min(GAP.warn, left))
             stale.append((now, layer, began(series, start)))
     for now, layer, begin in sorted(stale, reverse=True):

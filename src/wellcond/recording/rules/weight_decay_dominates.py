@@ -49,24 +49,13 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
         or lr_ratio(evidence, rise.step) > RAISED.at
     ):
         return
-    shrunk, begins = {}, []
     layers = evidence.history.layers(WEIGHT_NORM)
-    for layer in layers:
-        series = finite(evidence.history.series(WEIGHT_NORM, layer))
-        first = int(np.searchsorted(series.steps, rise.step - 2 * around(rise.step)))
-        part, steps = series.values[first:], series.steps[first:]
-        near = part[: int(np.searchsorted(steps, rise.step)) + 1]
-        if not len(near) or not near.max() > 0:
-            continue
-        highest, now = float(near.max()), median(part[-3:])
-        if now < SHRUNK.at * highest:
-            shrunk[layer] = now / highest
-            start = last_before(part < highest - BEGINS * (highest - now))
-            begins.append(began(Series(steps, part), start))
+    every = {layer: _shrinking(evidence.history.series(WEIGHT_NORM, layer), rise.step) for layer in layers}
+    shrunk = {layer: each for layer, each in every.items() if each is not None and each[0] < SHRUNK.at}
     if len(shrunk) < MOST.at * len(layers) or not shrunk:
         return
-    begin = min(rise.step, int(np.median(begins)))
-    middle = median(np.array(list(shrunk.values())))
+    begin = min(rise.step, int(np.median([step for _, step in shrunk.values()])))
+    middle = median(np.array([share for share, _ in shrunk.values()]))
     yield Finding(
         rule="weight-decay-dominates",
         severity="severe" if LOST.is_severe(rise.lost) else "warning",
@@ -84,3 +73,17 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
         remedy='for group in optimizer.param_groups:\n    group["weight_decay"] = 1e-4  # and look for what raised it',
         step=begin,
     )
+
+
+def _shrinking(norms: Series, step: int) -> tuple[float, int] | None:
+    """A norm now over its highest just before a step, and when it began to fall; None if one of them is not known."""
+    norms = finite(norms)
+    first, place = np.searchsorted(norms.steps, (step - 2 * around(step), step)).tolist()
+    first = max(0, min(first, place - 1))  # the last sample before, at least
+    if not first < place < len(norms) or not norms.values[first:place].max() > 0:
+        return None
+    highest, now = float(norms.values[first:place].max()), median(norms.values[max(place, len(norms) - 3) :])
+    start = first + last_before(norms.values[first:] < highest - BEGINS * (highest - now))
+    start = min(start, len(norms) - 1)
+    is_between = norms.steps[max(0, start - 1)] < step <= norms.steps[start]
+    return now / highest, step if is_between else began(norms, start)  # the loss is known at every step

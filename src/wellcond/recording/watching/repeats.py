@@ -14,8 +14,8 @@ from wellcond.network.calling import tensors_in
 ENTRIES = 32
 """Entries of a batch, spread over all of it, by which it is known again."""
 GOLDEN = 0.6180339887498949
-EVERY = 4
-"""Every fourth batch is looked at."""
+EVERY = 16
+"""Every sixteenth batch is looked at."""
 REMEMBERED = 8
 """Batches that were looked at last, among which one is looked for."""
 

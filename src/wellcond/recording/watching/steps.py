@@ -19,6 +19,9 @@ from wellcond.training.optimizers import reads_only
 MOST_COPIED = 2**25
 """Entries of the weights that are copied to see what a step changes; of a larger network, those of layers in turn."""
 
+HALF = (torch.float16, torch.bfloat16)
+"""Weights whose steps may be rounded away."""
+
 Guard = Callable[[str, Callable[[], Any]], Any]
 """Calls a function of the part with this name, counts its time, and lets no error out into the training loop."""
 
@@ -30,10 +33,13 @@ class Norms:
     Attributes:
         layers: The layer of each.
         values: (n,) norms of the gradients; or (2n,) of the weights and of their changes.
+        lost: (2,) entries that have a gradient and that the step left as they were, and entries that have one; of
+            weights in half precision, None without any.
     """
 
     layers: list[str]
     values: Tensor
+    lost: Tensor | None = None
 
 
 class StepWatch:
@@ -138,7 +144,7 @@ class StepWatch:
             return
         params, old = [p for p, _ in self.before], [values for _, values in self.before]
         changes = norms_of(torch._foreach_sub([p.detach() for p in params], old))
-        self.updates = Norms(self._layers(params), torch.cat([norms_of(old), changes]))
+        self.updates = Norms(self._layers(params), torch.cat([norms_of(old), changes]), _lost_entries(self.before))
 
     def _layers(self, params: Sequence[Tensor]) -> list[str]:
         return [self._layout.layer_of(p) or "" for p in params]
@@ -159,6 +165,20 @@ class StepWatch:
             chosen += own
             self._next_layer += 1
         return chosen
+
+
+def _lost_entries(before: Sequence[tuple[Tensor, Tensor]]) -> Tensor | None:
+    counts = [
+        torch.stack([((p.grad != 0) & (p == old)).sum(), (p.grad != 0).sum()])
+        for p, old in before
+        if p.dtype in HALF and p.grad is not None and not p.grad.is_sparse
+    ]
+    return torch.stack(counts).sum(0) if counts else None
+
+
+def lost_reading(step: int, lost: Tensor) -> tuple[Tensor, ToRows]:
+    """Share of the entries with a gradient that a step leaves as they were."""
+    return lost.float(), lambda counts: [Row(step, "", q.LOST_UPDATES, counts[0] / max(counts[1], 1.0), "")]
 
 
 def gradient_reading(step: int, read: Sequence[Norms]) -> tuple[Tensor, ToRows]:
