@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wellcond.integrations import lightning, transformers
+    from wellcond.integrations.loggers import log_to
 
-__all__ = ["lightning", "transformers"]
+__all__ = ["lightning", "log_to", "transformers"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "log_to":
+        return import_module("wellcond.integrations.loggers").log_to
     if name not in __all__:
         raise AttributeError(f"module 'wellcond.integrations' has no attribute {name!r}")
     return import_module(f"wellcond.integrations.{name}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
         original = trainer.training_step
 
         def training_step(model: nn.Module, inputs: Any, *rest: Any, **named: Any) -> Any:
-            self._batch = dict(inputs)  # a loss may take labels out of it
+            self._batch = dict(inputs) if isinstance(inputs, Mapping) else inputs  # a loss may take labels out of it
             share = original(model, inputs, *rest, **named)
             self._value = share.detach() * trainer.current_gradient_accumulation_steps
             return share
