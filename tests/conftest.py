@@ -45,6 +45,16 @@ def transformers() -> Any:
     return pytest.importorskip("transformers")
 
 
+@pytest.fixture(scope="session")
+def lightning() -> Any:
+    """`lightning.pytorch`. Its metrics cannot be imported if there is a torchvision that does not fit this torch."""
+    try:
+        import lightning.pytorch
+    except Exception as error:
+        pytest.skip(f"lightning cannot be imported: {error}")
+    return lightning.pytorch
+
+
 @pytest.fixture(autouse=True)
 def nothing_compiled_is_left() -> Iterator[None]:
     """Dynamo gives up on a function after eight compilations, whichever tests of the process asked for them."""

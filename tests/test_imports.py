@@ -20,7 +20,7 @@ PAPERS = ROOT.parent / "wellcond_papers"
 
 ORDER = [
     "errors", "results", "network", "problem", "nn", "optim", "training", "curvature", "measurements", "learning_rate",
-    "remedies", "diagnosis", "treatment", "recording", "report", "cli",
+    "remedies", "diagnosis", "treatment", "recording", "integrations", "report", "cli",
 ]  # fmt: skip
 """The rooms from the ground floor up. A room imports from rooms before it, and from itself."""
 PAPERS_ORDER = ["models", "data", "training", "experiments", "papers", "commands"]

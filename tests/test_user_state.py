@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as of_all_modules
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import orthogonal
+from torch.utils.data import DataLoader, TensorDataset
 from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
@@ -481,3 +482,14 @@ def test_a_measurement_inside_a_measurements_backward_does_not_wait() -> None:
     in_a_thread(lambda: wc.back_matching(outer))
     assert result
     assert result[0] == wc.max_lr(small).value
+
+
+@pytest.mark.slow
+def test_a_loader_that_is_read_in_order_draws_nothing_of_the_users() -> None:
+    """Every iterator of a loader draws a seed, whether or not it shuffles."""
+    torch.manual_seed(0)
+    loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.arange(64) % 2), batch_size=16)
+    problem = wc.Problem(nn.Linear(4, 2), nn.CrossEntropyLoss(), loader)
+    before = torch.get_rng_state()
+    wc.diagnose(problem)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -75,6 +75,9 @@ if TYPE_CHECKING:
     from wellcond.recording.recorder import Recorder
     from wellcond.recording.run import Run, read_run
 
+    # in trainers and loggers
+    from wellcond import integrations
+
 __all__ = [
     "BNP",
     "GGN",
@@ -135,6 +138,7 @@ __all__ = [
     "digits",
     "eigenvalues",
     "errors",
+    "integrations",
     "kronecker_factors",
     "landscape",
     "local_hessian",
@@ -177,6 +181,7 @@ _ON_DEMAND = {
     "Recorder": "wellcond.recording.recorder",
     "Run": "wellcond.recording.run",
     "read_run": "wellcond.recording.run",
+    "integrations": "wellcond.integrations",
     "RateTable": "wellcond.learning_rate.race.rate_table",
     "lr_table": "wellcond.learning_rate.race.rate_table",
     "suggest_lr": "wellcond.learning_rate.race.suggest_lr",

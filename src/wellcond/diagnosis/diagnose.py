@@ -175,7 +175,7 @@ def _step_seconds(problem: Problem) -> float:
 
 
 def _first_batch_size(problem: Problem) -> int:
-    with contextlib.closing(problem.data()) as data:
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
         _, first = next(data)
     return examples_in(first)
 

@@ -121,7 +121,8 @@ def relation(problem: Problem) -> Relation | None:
     Args:
         problem: Problem whose loader is read, up to 1024 examples.
     """
-    pairs = list(islice(_read(problem), BATCHES_READ))
+    with problem.measuring():
+        pairs = list(islice(_read(problem), BATCHES_READ))
     if not pairs or len({(x.shape[1:], y.shape[1:]) for x, y in pairs}) > 1:
         return None
     x = torch.cat([x for x, _ in pairs])[:EXAMPLES_READ]

@@ -31,7 +31,8 @@ def token_relation(problem: Problem) -> Relation | None:
     Returns:
         None if inputs are no sequences of tokens of one length, with classes as labels.
     """
-    pairs = list(islice(_read_tokens(problem), BATCHES_READ))
+    with problem.measuring():
+        pairs = list(islice(_read_tokens(problem), BATCHES_READ))
     if not pairs:
         return None
     counts = torch.cat([_counted(tokens) for tokens, _ in pairs])[:EXAMPLES_READ]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from wellcond.network.module_names import ModuleNames
 from wellcond.network.taps import bracketed
 
 TORCH = str(Path(torch.__file__).parent)
@@ -85,7 +86,7 @@ class DroppedValues(TorchFunctionMode):
     def __init__(self, model: nn.Module, layers: Collection[str], device: torch.device) -> None:
         super().__init__()
         self.calls: list[Dropped] = []
-        self._names = {module: name for name, module in model.named_modules()}
+        self._names = ModuleNames(model)
         self._layers, self._device = layers, device
         self._running: list[str] = []
         self._last = ""

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from wellcond.errors import Unsupported
 from wellcond.network.calling import tensors_in
 from wellcond.network.example_inputs import evaluating, run
+from wellcond.network.module_names import ModuleNames
 from wellcond.network.taps import bracketed
 
 SHAPE_READERS = frozenset((
@@ -145,7 +146,7 @@ def record(model: nn.Module, inputs: Any, is_leaf: Callable[[nn.Module], bool]) 
 class _Recorder(TorchFunctionMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.names = {module: name for name, module in model.named_modules()}
+        self.names = ModuleNames(model)
         self.calls: list[Call] = []
         self.inputs: list[Value] = []
         self.running: list[nn.Module] = []

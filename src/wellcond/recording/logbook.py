@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from wellcond.recording.directory.run_directory import RunDirectory
 from wellcond.recording.history import History
 from wellcond.recording.judging.course import Course
 from wellcond.recording.judging.run_rule import RunEvidence
+from wellcond.recording.listener import Listener
 from wellcond.recording.mishaps import Mishaps, warn
 from wellcond.recording.run import read_run
 from wellcond.results import Row
@@ -50,6 +51,7 @@ class Logbook:
         optimizer: Class name of the optimizer.
         ignore: Names of rules that are not applied.
         on_finding: The user's callback.
+        log: Receives all rows and findings.
         directory: Where rows and findings are written, if anywhere.
         mishaps: Guards the callback, the rules and the disk.
 
@@ -66,6 +68,7 @@ class Logbook:
         optimizer: str,
         ignore: Collection[str],
         on_finding: OnFinding | None,
+        log: Listener | None,
         directory: RunDirectory | None,
         mishaps: Mishaps,
     ) -> None:
@@ -75,16 +78,18 @@ class Logbook:
         self.inspected: tuple[Finding, ...] = ()
         self.inspected_at: int | None = None
         self._layers, self._optimizer, self._ignore = layers, optimizer, ignore
-        self._on_finding, self._directory, self._mishaps = on_finding, directory, mishaps
+        self._on_finding, self._log, self._directory, self._mishaps = on_finding, log, directory, mishaps
         self._unwritten: list[Row] = []
         self._indices: dict[int, Any] = {}
         self._examples: dict[int, str] = {}
 
-    def add(self, rows: Collection[Row]) -> None:
+    def add(self, rows: Sequence[Row]) -> None:
         """Add rows of later steps."""
         self.history.add(rows)
         if self._directory is not None:
             self._unwritten.extend(rows)
+        if self._log is not None and rows:
+            self._mishaps.attempt("logging", functools.partial(self._log.rows, rows))
 
     def note_indices(self, step: int, indices: Any) -> None:
         """Remember which examples a step was made of, for a while."""
@@ -132,6 +137,8 @@ class Logbook:
                 warn(f"step {each.step}: {each}", FindingWarning)
             if self._on_finding is not None:
                 self._mishaps.attempt("callback", functools.partial(self._on_finding, each))
+            if self._log is not None:
+                self._mishaps.attempt("logging", functools.partial(self._log.finding, each))
 
     def write(self) -> None:
         """Write rows that are not yet on disk, as one file."""

@@ -20,6 +20,7 @@ from wellcond.recording.checks import check_share, is_compiled, model_of, optimi
 from wellcond.recording.directory.run_directory import MAX_BYTES, RunDirectory
 from wellcond.recording.entries import entries_of
 from wellcond.recording.history import History
+from wellcond.recording.listener import Listener
 from wellcond.recording.logbook import Logbook, OnFinding, warm_up_rules
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.probing import Probing, warm_up
@@ -55,6 +56,7 @@ class Recorder:
             already is continued.
         budget: Share of wall time that recording may take.
         on_finding: Called with each finding as it begins, and again when it has ended.
+        log: Receives all numbers and findings: `wellcond.integrations.log_to(writer)` for TensorBoard, W&B and others.
         ignore: Names of rules that are not applied.
         scaler: The `GradScaler`, if there is one: for the norm before clipping, and the loss scale.
         max_bytes: Bound on the size of the folder.
@@ -109,6 +111,7 @@ class Recorder:
         budget: float = 0.05,
         *,
         on_finding: OnFinding | None = None,
+        log: Listener | None = None,
         ignore: Collection[str] = (),
         scaler: Any = None,
         max_bytes: int = MAX_BYTES,
@@ -125,7 +128,7 @@ class Recorder:
         self._sampling = Sampling(self.model, self.optimizers, scaler, calls_are_seen, self._readings, self._mishaps)
         layout = self._sampling.layout
         names = " and ".join(type(each).__name__ for each in self.optimizers)
-        self._logbook = Logbook(layout.every_name(), names, ignore, on_finding, directory, self._mishaps)
+        self._logbook = Logbook(layout.every_name(), names, ignore, on_finding, log, directory, self._mishaps)
         self._allowance = Allowance(budget, all_parts())
         self._probing = Probing(self.model, loss, self.optimizers, layout, self._allowance)
         self._turns = Turns(

@@ -21,6 +21,7 @@ from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.network.calling import tensors_in
 from wellcond.network.graph import leaves_of, nearest_before
 from wellcond.network.layers import feature_dim, rule_for, weighted_layers
+from wellcond.network.module_names import ModuleNames
 from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.rectified import FUNCTIONS as PERHAPS_RELU
 from wellcond.network.rectified import is_rectified
@@ -169,7 +170,7 @@ class Signals:
             for name, module in model.named_modules()
             if name not in self.modules and any(True for _ in module.parameters(recurse=False))
         }
-        self._names = {module: name for name, module in model.named_modules()}
+        self._names = ModuleNames(model)
         self.without_graph: set[str] = set()
         self.started: dict[str, int] = {}
         self._seen: dict[tuple[str, str], _Seen] = {}
@@ -268,7 +269,7 @@ class Signals:
         if name in self._weighted or is_norm(module):
             self._last = name
         tensor = next((t for t in tensors_in(output) if t.is_floating_point()), None)
-        if tensor is None or not tensor.numel():
+        if tensor is None or not tensor.numel() or not tensor.dim():  # a loss or a metric is one number
             return None
         if name in self._weighted and tensor.grad_fn is not None:
             self._nodes.setdefault(name, []).append(tensor.grad_fn)

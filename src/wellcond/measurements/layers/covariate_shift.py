@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from wellcond.errors import NonFinite, UnknownLayer
 from wellcond.network.isolation import isolation
 from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.module_names import ModuleNames
 from wellcond.network.order import Layer, layers_in_order
 from wellcond.network.taps import bracketed
 from wellcond.problem.arguments import check_problem
@@ -158,7 +159,7 @@ def covariate_shift(
     parameters: dict[str, GradientShift] = {}
     before = problem.cost
     with problem.measuring():
-        names = {module: name for name, module in problem.model.named_modules()}
+        names = ModuleNames(problem.model)
 
         def on_entry(module: nn.Module, _args: Any, _kwargs: Any) -> None:
             if torch.is_grad_enabled():  # a call under no_grad, as of a target network, adds nothing to the gradients

@@ -1,0 +1,24 @@
+"""Trainers and loggers of other libraries: thin adapters over `Problem` and `Recorder`, which know nothing of them.
+
+What a trainer has flows in, as does what a recorder has written down; a verdict or a recorder flows out, and numbers in
+the logger that is already there. Each library is imported with the file that is about it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wellcond.integrations import lightning, transformers
+    from wellcond.integrations.loggers import log_to
+
+__all__ = ["lightning", "log_to", "transformers"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "log_to":
+        return import_module("wellcond.integrations.loggers").log_to
+    if name not in __all__:
+        raise AttributeError(f"module 'wellcond.integrations' has no attribute {name!r}")
+    return import_module(f"wellcond.integrations.{name}")
