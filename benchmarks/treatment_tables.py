@@ -140,13 +140,10 @@ def picture(results: dict[str, Any]) -> None:
     figure = new_figure(9, 0.3 * len(every) + 1.4)
     axes = figure.subplots()
     for place, each in enumerate(every.values()):
-        own = each.losses[UNTREATED]
-        scale = abs(own) if math.isfinite(own) else abs(results["set-ups"][each.name]["uninformed"])
-        shares = {
-            name: min(max(loss / scale, SHOWN[0]), SHOWN[1])
-            for name, loss in each.losses.items()
-            if math.isfinite(loss)
-        }
+        finite = {name: loss for name, loss in each.losses.items() if math.isfinite(loss)}
+        uninformed = abs(results["set-ups"][each.name]["uninformed"])
+        scale = abs(finite.get(UNTREATED, 0.0)) or uninformed or math.inf  # left edge: nothing else finishes
+        shares = {name: min(max(loss / scale, SHOWN[0]), SHOWN[1]) for name, loss in finite.items()}
         others = [share for name, share in shares.items() if name not in (each.winner, each.random, UNTREATED)]
         axes.plot(others, [place] * len(others), "|", color=GRAY, markersize=9)
         if each.random in shares:

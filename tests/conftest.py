@@ -16,7 +16,7 @@ import torch
 
 torch.set_num_threads(1)
 
-collect_ignore_glob = ["examination/2*", "run_examination/2*"]
+collect_ignore_glob = ["examination/2*", "run_examination/2*", "run_examination/program.py"]
 """Cases, which `examine.py` imports one folder at a time."""
 
 

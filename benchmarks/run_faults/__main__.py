@@ -22,10 +22,10 @@ from benchmarks.run_faults import faults, healthy, more_faults, more_healthy, tr
 from benchmarks.run_faults.rows import RowRecorder
 from benchmarks.run_faults.training import FAULTS, HEALTHY, Case
 from wellcond.diagnosis.finding import Finding
-from wellcond.recording.course import Course
 from wellcond.recording.history import History
+from wellcond.recording.judging.course import Course
+from wellcond.recording.judging.run_rule import RunEvidence
 from wellcond.recording.logbook import FindingWarning
-from wellcond.recording.run_rule import RunEvidence
 from wellcond.results import Row
 
 MODULES = {module.__name__: module for module in (faults, healthy, more_faults, more_healthy)}

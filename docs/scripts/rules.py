@@ -17,8 +17,8 @@ from wellcond.diagnosis.probes.behavior import FIRST_PASS, PROBES
 from wellcond.diagnosis.rule import explanation
 from wellcond.diagnosis.threshold import Condition, Threshold, thresholds_in
 from wellcond.recording import rules as run_rules
-from wellcond.recording.course import RUN_RULES
-from wellcond.recording.run_rule import run_explanation
+from wellcond.recording.judging.course import RUN_RULES
+from wellcond.recording.judging.run_rule import run_explanation
 from wellcond.remedies import REMEDIES
 from wellcond.results.quantities import title_of
 

@@ -187,6 +187,7 @@ TABLES: dict[str, Callable[[], str]] = {
         imagenet_tables.imagenet_experiments,
         imagenet_tables.imagenet_steps,
         verdict_tables.verdict_examination,
+        verdict_tables.run_examination,
         verdict_tables.verdict_repairs,
         verdict_tables.verdict_repair_cases,
         verdict_tables.verdict_shares,

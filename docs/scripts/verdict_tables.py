@@ -13,11 +13,13 @@ from committed import read, seconds, table
 GOALS = {"severe": "something severe found", "first": "right rule first", "three": "in the first three",
          "layer": "right layer"}  # fmt: skip
 EXAMINATIONS = Path(__file__).parents[2] / "tests" / "examination"
+RUN_EXAMINATIONS = Path(__file__).parents[2] / "tests" / "run_examination"
 RUNS = {"first": "at first sight", "second": "after mending"}
 """The results of an examination, and what they are."""
-sys.path.append(str(EXAMINATIONS))
+sys.path += [str(EXAMINATIONS), str(RUN_EXAMINATIONS)]
 
 from examine import shares  # noqa: E402
+from examine_runs import shares as run_shares  # noqa: E402
 
 
 def verdict_examination() -> str:
@@ -39,6 +41,34 @@ def verdict_examination() -> str:
             table(["the fault's rule", "cases", "right rule first", "in the first three", "right layer"], lines),
         ]
     )
+
+
+def run_examination() -> str:
+    """What the last examination of recorded runs showed, and every fault of it, at first sight."""
+    last = sorted(path for path in RUN_EXAMINATIONS.iterdir() if path.name.startswith("2"))[-1]
+    results = {
+        name: json.loads(path.read_text(encoding="utf-8")) for name in RUNS if (path := last / f"{name}.json").exists()
+    }
+    goals = {name: run_shares(result) for name, result in results.items()}
+    rows = [[goal, *(_of(*goals[name][goal]) for name in results)] for goal in goals["first"]]
+    faults = [
+        [fault["name"].replace("_", " "), f"`{fault['rules'][0]}`, {fault['step']}", _said(fault["findings"])]
+        for fault in results["first"]["faults"]
+    ]
+    return "\n\n".join(
+        [
+            table(["", *(RUNS[name] for name in results)], rows),
+            "The faults, and the first finding at first sight, with its step:",
+            table(["fault", "its rule and step", "first finding"], faults),
+        ]
+    )
+
+
+def _said(findings: list[dict[str, Any]]) -> str:
+    if not findings:
+        return "nothing"
+    first = findings[0]
+    return f"{first['severity']}: `{first['rule']}`{' at ' + first['layer'] if first['layer'] else ''}, {first['step']}"
 
 
 def _of(count: int, of: int) -> str:

@@ -12,7 +12,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import RULES
 from wellcond.diagnosis.rule import explanation, rule
 from wellcond.recording import rules as run_rules  # noqa: F401  registers them
-from wellcond.recording.run_rule import RUN_RULES
+from wellcond.recording.judging.run_rule import RUN_RULES
 
 
 def test_every_rule_has_a_kind_and_every_name_in_the_graph_is_a_rule() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from wellcond.diagnosis.finding import Finding
 from wellcond.recording import rules  # noqa: F401  registers them
 from wellcond.recording.history import History
-from wellcond.recording.run_rule import RUN_RULES, RunEvidence
+from wellcond.recording.judging.run_rule import RUN_RULES, RunEvidence
 from wellcond.results import Row
 
 STEPS = 2000

@@ -10,9 +10,9 @@ import pytest
 from made_up_runs import evidence, learning
 
 from wellcond.diagnosis.finding import Finding, Severity
-from wellcond.recording.course import Course, nested
 from wellcond.recording.history import History
-from wellcond.recording.run_rule import RUN_RULES, RunEvidence, run_rule
+from wellcond.recording.judging.course import Course, nested
+from wellcond.recording.judging.run_rule import RUN_RULES, RunEvidence, run_rule
 from wellcond.results.quantities import TRAINING_LOSS
 
 
@@ -25,8 +25,8 @@ class Script:
     """A rule that says what a test wants it to say."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("wellcond.recording.course.RUN_RULES", table := {})
-        monkeypatch.setattr("wellcond.recording.run_rule.RUN_RULES", table)
+        monkeypatch.setattr("wellcond.recording.judging.course.RUN_RULES", table := {})
+        monkeypatch.setattr("wellcond.recording.judging.run_rule.RUN_RULES", table)
         self.findings: list[Finding] = []
         self.course = Course()
 

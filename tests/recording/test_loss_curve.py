@@ -9,7 +9,7 @@ import pytest
 from made_up_runs import learning
 
 from wellcond.recording.history import Series
-from wellcond.recording.loss_curve import LossCurve
+from wellcond.recording.judging.loss_curve import LossCurve
 
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 RUNS, STEPS, JUDGMENTS = 40, 1500, 15

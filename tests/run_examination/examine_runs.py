@@ -121,10 +121,11 @@ def examine(examination: str, jobs: int, only: Sequence[str] = ()) -> dict[str, 
 
 def line(row: dict[str, Any]) -> str:
     """A row in words."""
-    said = [f"{f['severity']} {f['rule']} {f['layer']}@{f['step']}" for f in row["findings"]] or [row.get("error", "–")]
+    findings = [f"{f['severity']} {f['rule']} {f['layer']}@{f['step']}" for f in row["findings"]]
+    words = findings or [row.get("error", "–")]
     marks = "".join("✓" if row[key] else "✗" for key in ("first", "layer", "in_time")) if "first" in row else "   "
     accepted = f"   accepted: {', '.join(row['rules'])} {row['layers']}@{row['step']}" if "rules" in row else ""
-    return f"{marks} {row['name']}: {'; '.join(said)}{accepted}"
+    return f"{marks} {row['name']}: {'; '.join(words)}{accepted}"
 
 
 def shares(results: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[int, int]]:

@@ -241,7 +241,7 @@ def test_two_remedies_can_be_named_together() -> None:
 
 
 class LoudAttention(nn.Module):
-    """Queries and keys that are far too large, and a ReLU in the forward pass, which leaky-relu reaches from outside."""
+    """Queries and keys that are far too large; and a ReLU in the forward pass, so that leaky-relu wraps the model."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wellcond.integrations import lightning, transformers
+    from wellcond.integrations import lightning as lightning
+    from wellcond.integrations import transformers as transformers
     from wellcond.integrations.loggers import log_to
 
 __all__ = ["log_to"]

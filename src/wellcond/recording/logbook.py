@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from wellcond.diagnosis.finding import Finding
-from wellcond.recording.course import Course
 from wellcond.recording.directory.findings_log import FindingEvent, finding_of
 from wellcond.recording.directory.run_directory import RunDirectory
 from wellcond.recording.history import History
+from wellcond.recording.judging.course import Course
+from wellcond.recording.judging.run_rule import RunEvidence
 from wellcond.recording.listener import Listener
 from wellcond.recording.mishaps import Mishaps, warn
 from wellcond.recording.run import read_run
-from wellcond.recording.run_rule import RunEvidence
 from wellcond.results import Row
 from wellcond.results import quantities as q
 from wellcond.results.result import as_json

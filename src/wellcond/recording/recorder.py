@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -16,20 +17,20 @@ from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.training_step import Step, TrainingStep
 from wellcond.recording.allowance import Allowance
 from wellcond.recording.checks import check_share, is_compiled, model_of, optimizers_of
-from wellcond.recording.counting import EVERY_SKIPPED, MORE, StepCount
 from wellcond.recording.directory.run_directory import MAX_BYTES, RunDirectory
 from wellcond.recording.entries import entries_of
 from wellcond.recording.history import History
 from wellcond.recording.listener import Listener
 from wellcond.recording.logbook import Logbook, OnFinding, warm_up_rules
-from wellcond.recording.loss_watch import LossWatch
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.probing import Probing, warm_up
-from wellcond.recording.readings import Readings
 from wellcond.recording.run import Run
-from wellcond.recording.sampling import EVERYTHING, Sampling
 from wellcond.recording.turns import Turns, all_parts
+from wellcond.recording.watching.counting import EVERY_SKIPPED, MORE, StepCount
+from wellcond.recording.watching.loss_watch import LossWatch
+from wellcond.recording.watching.readings import Readings
 from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
+from wellcond.recording.watching.sampling import EVERYTHING, Sampling
 from wellcond.results import Row
 from wellcond.results import quantities as q
 
@@ -273,7 +274,7 @@ class Recorder:
         if step <= last:
             self._turns.fetch()
             self._logbook.truncate(step - 1)
-        is_alarming = False
+        is_alarming = is_finite = False
         if isinstance(value, Tensor) and value.device.type != "cpu":
             self._readings.add(value.reshape(()), lambda numbers: [Row(step, "", q.TRAINING_LOSS, numbers[0], "")])
         else:
@@ -282,7 +283,7 @@ class Recorder:
             except (TypeError, ValueError, RuntimeError) as error:
                 self._mishaps.report("the loss", f"step() was not called with a number: {one_line(error)}")
             else:
-                is_alarming = self._losses.is_alarming(step, loss)
+                is_alarming, is_finite = self._losses.is_alarming(step, loss), math.isfinite(loss)
                 self._turns.rows.append(Row(step, "", q.TRAINING_LOSS, loss, ""))
         if self._sampling.has_new_rates:
             self._turns.rows += self._sampling.rates(step)
@@ -293,7 +294,7 @@ class Recorder:
         if batch is not None and step % EVERY == 0:
             self._note_batch(step, batch)
         if step >= self._turns.next_look or is_alarming or self._sampling.depth:
-            self._turns.look(step, batch, self._count.passes, is_alarming, began)
+            self._turns.look(step, batch, self._count.passes, is_alarming, is_alarming and not is_finite, began)
 
     def _note_batch(self, step: int, batch: Any) -> None:
         """Count a batch that was just seen; the count is recorded with what else is read of a step."""

@@ -16,8 +16,8 @@ from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.noise import NoiseScale
 from wellcond.recording.probes.probing import CURVATURE, PASS, Probing, probe_parts
 from wellcond.recording.probes.subject import wait_for
-from wellcond.recording.readings import Readings
-from wellcond.recording.sampling import EVERYTHING, GRADIENTS, NOTHING, Sampling
+from wellcond.recording.watching.readings import Readings
+from wellcond.recording.watching.sampling import EVERYTHING, GRADIENTS, NOTHING, Sampling
 from wellcond.results import Row
 from wellcond.results import quantities as q
 
@@ -81,14 +81,15 @@ class Turns:
         self._written = clock()
         self._expects_gradients = False
 
-    def look(self, step: int, batch: Any, passes: int, is_alarming: bool, now: float) -> None:
+    def look(self, step: int, batch: Any, passes: int, is_alarming: bool, is_lost: bool, now: float) -> None:
         """Pay for the time since the last look, and do what is due after a step.
 
         Args:
             step: The step that was just taken.
             batch: Its batch; None if it is not known.
             passes: Micro-batches of the step.
-            is_alarming: Whether its loss stands out, so that it is judged now.
+            is_alarming: Whether its loss stands out, so that it is judged now if that can be paid.
+            is_lost: Whether its loss is not finite, so that it is judged now in any case.
             now: The time at which recording of the step began.
         """
         unseen = self._unseen_in_hooks()
@@ -98,7 +99,8 @@ class Turns:
             self._charge(depth, step, lambda: self._collect(step, ran), already=in_hooks)
         if batch is not None:
             self._probe(step, batch, passes)
-        if self._allowance.is_turn(JUDGING, step) or (is_alarming and not self._allowance.owes(JUDGING)):
+        can_judge = is_alarming and not self._allowance.owes(JUDGING)
+        if is_lost or can_judge or self._allowance.is_turn(JUDGING, step):
             self._charge(JUDGING, step, lambda: self.judge(step))
         if self._clock() - self._written > SECONDS_BETWEEN_FILES:
             self._logbook.write()

@@ -342,7 +342,8 @@ def test_a_lack_of_nonlinearity_is_as_severe_as_what_an_affine_map_lacks(
 def test_updates_that_are_lost_name_the_layer_with_most_of_them() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, CLASSES)).bfloat16()
-    nn.init.uniform_(model[0].weight, 0.9, 1.0)
+    signs = torch.randint(2, (64, FEATURES)) * 2 - 1
+    model[0].weight.data = nn.init.uniform_(model[0].weight.data, 0.9, 1.0) * signs
     data = [(x.bfloat16(), y) for x, y in batches()]
     optimizer = torch.optim.SGD(model.parameters(), 1e-5)
     by_rule = {each.rule: each for each in wc.diagnose(wc.Problem(model, LOSS, data), optimizer).findings}

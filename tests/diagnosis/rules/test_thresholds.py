@@ -17,9 +17,9 @@ import pytest
 from wellcond.diagnosis import rules
 from wellcond.diagnosis.rule import RULES
 from wellcond.diagnosis.threshold import Condition, Threshold, thresholds_in
-from wellcond.recording import loss_curve, rises
 from wellcond.recording import rules as run_rules
-from wellcond.recording.run_rule import RUN_RULES
+from wellcond.recording.judging import loss_curve, rises
+from wellcond.recording.judging.run_rule import RUN_RULES
 
 PACKAGES = [(rules, RULES), (run_rules, RUN_RULES)]
 FOLDER = Path(rules.__file__).parent

@@ -21,7 +21,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import check_known
 from wellcond.diagnosis.rule import RULES, explanation
 from wellcond.recording import rules as run_rules  # noqa: F401  registers them
-from wellcond.recording.run_rule import RUN_RULES, run_explanation
+from wellcond.recording.judging.run_rule import RUN_RULES, run_explanation
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.report.findings import Place, flat, place, read_baseline, worst_of
 from wellcond.report.sarif import sarif

@@ -28,7 +28,7 @@ class Mixing:
     """Outputs of the last few examples of a batch on their own, compared with those in the batch.
 
     Attributes:
-        difference: ‖f − f'‖/‖f‖ of the outputs; 1 if they are not as many as the examples.
+        difference: ‖f − f'‖/‖f‖ of the outputs; 1 if their number is not that of the examples.
         layer: First module whose output differs.
         is_symmetric: Whether the order of the examples makes no difference, as for statistics over them.
     """

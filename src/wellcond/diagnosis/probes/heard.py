@@ -23,9 +23,9 @@ OUTPUT_CHANGES: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda t: 0.1 * t,
 )
 """Outputs at which the loss is asked: a hinge is flat at some, and a logarithm takes only positive ones."""
-FEWEST_EXAMPLES = 8
+FEWEST_HEARD = 8
 """In a smaller batch, one example may be all that counts by chance."""
-MOST_VALUES = 50
+MOST_LABELS = 50
 """Values of targets that are labels, not numbers."""
 
 
@@ -57,7 +57,7 @@ def heard(subject: Subject) -> Heard | None:
         None if the model is not called as a whole, or the loss depends on none of its outputs by a gradient.
     """
     n = subject.examples
-    if n < FEWEST_EXAMPLES:
+    if n < FEWEST_HEARD:
         return None
     counts = torch.zeros(n, dtype=torch.bool)
     passed: list[Tensor] = []
@@ -71,7 +71,7 @@ def heard(subject: Subject) -> Heard | None:
     known = Heard(n, len(places), places in ([0], [n - 1]))
     labels = _labels(subject, passed)
     values = [] if labels is None else torch.unique(labels).tolist()
-    if labels is None or not 2 <= len(values) <= MOST_VALUES:
+    if labels is None or not 2 <= len(values) <= MOST_LABELS:
         return known
     unheard = [value for value in values if not bool(counts[labels == value].any())]
     if len(unheard) != 1 or not bool(counts[labels != unheard[0]].all()) or int((labels == unheard[0]).sum()) < 2:

@@ -144,7 +144,7 @@ def _similarities(subject: Subject, inputs: Any) -> Tensor | None:
         warnings.simplefilter("ignore")  # the user's own, which would name this file
         subject.problem.training_loss(0, (inputs, subject.targets))
     outputs, last = subject.outputs, seen.last
-    # as many classes as examples are no similarities
+    # a matrix of classes, whose number is by chance that of the examples, holds no similarities
     return None if outputs is not None and last is not None and outputs.shape == last.shape else last
 
 

@@ -22,8 +22,8 @@ CHANGE = Threshold(
 
 STATISTICS = Condition(
     "the same, where the order of the examples does not matter", 0.5,
-    origin="0.2 to 0.4 for features that are standardized over eight examples instead of 32; about 1 for a norm over the "
-    "batch, which grows with it",
+    origin="0.2 to 0.4 for features that are standardized over eight examples instead of 32; about 1 for a norm over "
+    "the batch, which grows with it",
 )  # fmt: skip
 NEEDLESS = Condition("the same, where inputs alone predict targets", 0.1, origin="predictions one by one are others")
 PREDICTS = Condition(

@@ -104,6 +104,7 @@ def nearly_alike(evidence: Evidence) -> Iterator[Finding]:
         is_layer = w.role in ("weight", "recurrent") and w.is_trainable and w.order is not None and w.rms > 0
         if not is_layer or min(w.units, w.fan_in) < ENOUGH.at or _are_same(w, is_stuck=False):
             continue
+        is_affine = w.role == "weight"
         if ONE_SIDED.is_warning(abs(w.mean) / w.rms):
             yield Finding(
                 rule="symmetric-initialisation",
@@ -116,7 +117,7 @@ def nearly_alike(evidence: Evidence) -> Iterator[Finding]:
                 limits=ONE_SIDED.limits(w.rms),
                 reason="Units with nearly the same weights give nearly the same outputs, and get nearly the same "
                 "gradient: a layer is as wide as its units differ.",
-                treatment="he-init" if w.role == "weight" else "",
+                treatment="he-init" if is_affine else "",
                 remedy=f"torch.nn.init.xavier_normal_(model.get_parameter({w.name!r}))",
             )
 

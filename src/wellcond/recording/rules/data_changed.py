@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.layer_changes import growths, jump_of_weights
-from wellcond.recording.rates import lr_ratio
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.layer_changes import growths, jump_of_weights
+from wellcond.recording.judging.rates import lr_ratio
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM, TRAINING_LOSS
 

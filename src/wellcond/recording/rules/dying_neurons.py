@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.run_rule import RunEvidence, run_rule
-from wellcond.recording.shares import severity_of, shares_that_rose
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.shares import severity_of, shares_that_rose
 from wellcond.results.quantities import DEAD_SHARE
 from wellcond.results.text import named
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Threshold
-from wellcond.recording.levels import began, finite, last_before, median, smooth
-from wellcond.recording.relative_gradients import FIRST_SAMPLES
-from wellcond.recording.run_rule import RunEvidence, run_rule
-from wellcond.recording.shares import severity_of
+from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
+from wellcond.recording.judging.relative_gradients import FIRST_SAMPLES
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.shares import severity_of
 from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM
 from wellcond.results.text import named

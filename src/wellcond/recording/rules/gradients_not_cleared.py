@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.levels import finite, lasting, median
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.levels import finite, lasting, median
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import UNCLEARED_GRADIENT
 

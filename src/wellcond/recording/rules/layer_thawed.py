@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition
-from wellcond.recording.layer_changes import around
-from wellcond.recording.levels import median
-from wellcond.recording.movement import thawed_layers
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.layer_changes import around
+from wellcond.recording.judging.levels import median
+from wellcond.recording.judging.movement import thawed_layers
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM
 from wellcond.results.text import named

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
-from wellcond.recording.layer_changes import growth_of_gradients, jump_of_weights
-from wellcond.recording.levels import finite, median, noise
-from wellcond.recording.rates import above_limit, at, lr_ratio
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.layer_changes import growth_of_gradients, jump_of_weights
+from wellcond.recording.judging.levels import finite, median, noise
+from wellcond.recording.judging.rates import above_limit, at, lr_ratio
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import LR, UPDATE_RATIO
 
@@ -30,6 +30,14 @@ LATE = Condition(
     0.5,
     origin="a rate at which a network has learned for long is not to blame",
 )
+STAYS = Condition(
+    "steps since the rise / steps, while the rate is not lowered", 0.25,
+    origin="a restart or a one-cycle lowers the rate again, and the loss falls with it",
+)  # fmt: skip
+LOST_FOR_GOOD = Condition(
+    "rise / fall, where the rate stays where it was raised to", 0.2,
+    origin="a fifth of what was learned, which a flatter place does not win back at that rate",
+)  # fmt: skip
 SIZE = Condition(
     "growth of gradients at a rise that a rate explains, or of a layer's weights", 1.5,
     origin="steps that overshoot make both grow; other data leave the weights",
@@ -47,8 +55,9 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
     """The loss rises for good after the rate was raised, or while it is above the largest stable one.
 
     A rate above 2(1+μ)/λ_max is no fault by itself: networks train at the edge of stability. After a raise, the loss
-    must lose nine tenths of what was learned, since restarts lose some and win it back. Above a limit that was crossed
-    in the second half of the steps before, a third, and little by little. Severe from nine tenths.
+    must lose nine tenths of what was learned, since restarts lose some and win it back; or a fifth, for a quarter of
+    the run in which the rate is not lowered. Above a limit that was crossed in the second half of the steps before, a
+    third, and little by little. Severe from nine tenths.
     """
     rise = evidence.loss.rise
     if rise is None or not rise.had_learned or not rise.is_lasting:
@@ -57,12 +66,15 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
     is_raised = ratio > RAISED.at
     if not is_raised and (rise.is_abrupt or above is None or above[0] < LATE.at * rise.step):
         return
-    if not (is_raised and LOST.is_severe(rise.lost)) and not (above is not None and LOST.is_warning(rise.lost)):
+    rates = finite(evidence.history.series(LR))
+    stays = evidence.step - rise.step > STAYS.at * evidence.step and at(rates, evidence.step) >= at(rates, rise.step)
+    least = LOST.warn if above is not None else LOST_FOR_GOOD.at if stays else LOST.severe
+    if rise.lost <= least:
         return
     grown = max(growth_of_gradients(evidence, rise.step), jump_of_weights(evidence, rise.step), key=_nan_last)
     if not is_raised and grown < SIZE.at:
         return
-    lr = at(finite(evidence.history.series(LR)), rise.step)
+    lr = at(rates, rise.step)
     numbers: dict[str, float | str] = {"lr": lr, "level before": rise.lowest, "level now": rise.level}
     how = f", {number(ratio)} times what it was before" if is_raised else ""
     if above is not None:

@@ -13,9 +13,9 @@ import numpy as np
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
-from wellcond.recording.levels import finite, last_before, median
-from wellcond.recording.rates import at
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.levels import finite, last_before, median
+from wellcond.recording.judging.rates import at
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import LR, UPDATE_RATIO
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.layer_changes import SAMPLES_BEFORE, growths
-from wellcond.recording.levels import finite, median, smooth
-from wellcond.recording.rates import at
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.layer_changes import SAMPLES_BEFORE, growths
+from wellcond.recording.judging.levels import finite, median, smooth
+from wellcond.recording.judging.rates import at
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM, LR, MAX_LR, TRAINING_LOSS, WEIGHT_NORM
 

@@ -14,9 +14,9 @@ import numpy as np
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
-from wellcond.recording.layer_changes import around
-from wellcond.recording.levels import finite, median
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.layer_changes import around
+from wellcond.recording.judging.levels import finite, median
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM, LOSS_SCALE, LOST_UPDATES, SKIPPED_STEPS
 from wellcond.results.text import named
@@ -39,7 +39,7 @@ ROUNDED = Threshold(
     origin="perceptrons in bfloat16 that learn as fast as in float32 have 0.1 to 0.73 at first, those that do not 0.77 "
     "to 0.99",
 )  # fmt: skip
-SAMPLES = Condition("first samples of a share", 6, origin="the median of fewer is that of single steps")
+SAMPLES = Condition("first samples of a share", 3, origin="their median is not that of a single step")
 
 
 @run_rule("lost-updates", quantity=LOSS_SCALE)

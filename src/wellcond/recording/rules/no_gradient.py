@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition
-from wellcond.recording.movement import Stillness, still_layers
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.movement import Stillness, still_layers
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results.quantities import GRADIENT_NORM
 from wellcond.results.text import named
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results.quantities import (
     GRADIENT_NORM,
     LOSS_SCALE,

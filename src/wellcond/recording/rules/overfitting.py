@@ -12,8 +12,8 @@ import numpy as np
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.levels import finite, median, noise
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.levels import finite, median, noise
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import VALIDATION_LOSS
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.levels import finite, last_before, median
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.levels import finite, last_before, median
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import REPEATED_BATCHES, VALIDATION_LOSS
 

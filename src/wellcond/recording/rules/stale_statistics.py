@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.levels import began, finite, last_before, median, smooth
-from wellcond.recording.run_rule import RunEvidence, run_rule
-from wellcond.recording.shares import BEGINNING
+from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.shares import BEGINNING
 from wellcond.results import number
 from wellcond.results.quantities import STATISTICS_GAP, VALIDATION_LOSS
 from wellcond.results.text import named
@@ -24,6 +24,8 @@ GROWTH = Condition(
     "distance / its lowest level so far", 3.0, origin="the spread of small batches is the same all the time"
 )
 APART = Condition("validation loss / training loss", 2.0, origin="running statistics are used in validation alone")
+EARLY = 5
+"""First validations that are compared with the training loss."""
 ENOUGH = Condition("samples", 5, origin="medians of three before and after, which may share one")
 SETTLED = Condition("steps", 100, origin="a momentum of 0.1 forgets the first statistics in some 50 steps")
 
@@ -32,8 +34,8 @@ SETTLED = Condition("steps", 100, origin="a momentum of 0.1 forgets the first st
 def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
     """Running statistics lie more than one standard deviation from the batches', and three times as far as before.
 
-    A warning; severe from 3.5, which no batch shows by chance, and if they were never nearer but the validation loss is
-    twice the training loss from its first value on. The first 100 steps are not judged.
+    A warning; severe from 3.5, which no batch shows by chance, and if they were never nearer but most of the first five
+    validation losses are twice the training loss. The first 100 steps are not judged.
     """
     stale = []
     is_apart = _validation_is_apart(evidence)
@@ -66,10 +68,8 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
 
 
 def _validation_is_apart(evidence: RunEvidence) -> bool:
-    """Whether the first validation losses were twice the training loss of their steps: too early for overfitting."""
+    """Whether most of the first validation losses were twice the training loss: too early for overfitting."""
     first = finite(evidence.history.series(VALIDATION_LOSS))
-    pairs = [
-        (value, evidence.loss.level_at(step))
-        for step, value in zip(first.steps[:3].tolist(), first.values[:3].tolist(), strict=True)
-    ]
-    return len(pairs) > 2 and all(value > APART.at * abs(level) for value, level in pairs)
+    validations = list(zip(first.steps[:EARLY].tolist(), first.values[:EARLY].tolist(), strict=True))
+    apart = [value > APART.at * abs(evidence.loss.level_at(step)) for step, value in validations]
+    return len(apart) == EARLY and sum(apart) > EARLY // 2

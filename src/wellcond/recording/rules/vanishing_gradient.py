@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Threshold
-from wellcond.recording.relative_gradients import relative_gradients
-from wellcond.recording.run_rule import RunEvidence, run_rule
-from wellcond.recording.shares import severity_of
+from wellcond.recording.judging.relative_gradients import relative_gradients
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.shares import severity_of
 from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM
 from wellcond.results.text import named

@@ -12,10 +12,10 @@ import numpy as np
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
-from wellcond.recording.layer_changes import around
-from wellcond.recording.levels import began, finite, last_before, median
-from wellcond.recording.rates import lr_ratio
-from wellcond.recording.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.layer_changes import around
+from wellcond.recording.judging.levels import began, finite, last_before, median
+from wellcond.recording.judging.rates import lr_ratio
+from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import WEIGHT_NORM
 

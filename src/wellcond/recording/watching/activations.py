@@ -14,7 +14,7 @@ from wellcond.network.calling import tensors_in
 from wellcond.network.layers import called_modules, feature_dim, rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.taps import tapped_from_outside
-from wellcond.recording.readings import ToRows
+from wellcond.recording.watching.readings import ToRows
 from wellcond.recording.watching.steps import Guard, is_capturing
 from wellcond.results import Row
 from wellcond.results import quantities as q

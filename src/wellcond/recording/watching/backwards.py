@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.recording.readings import ToRows
 from wellcond.recording.watching.layout import norms_of
+from wellcond.recording.watching.readings import ToRows
 from wellcond.recording.watching.steps import Guard, is_capturing
 from wellcond.results import Row
 from wellcond.results import quantities as q

@@ -21,7 +21,7 @@ REMEMBERED = 8
 
 
 class Repeats:
-    """Counts steps in a row whose batch was one of the last 32.
+    """Counts steps in a row whose batch was one of those looked at last.
 
     Attributes:
         in_a_row: The number of such steps up to the last batch that was looked at.
@@ -30,8 +30,8 @@ class Repeats:
         >>> repeats = Repeats()
         >>> for batch in (torch.ones(4), torch.zeros(4), torch.ones(4)):
         ...     repeats.count(sample_of(batch).tolist())
-        >>> repeats.in_a_row
-        4
+        >>> repeats.in_a_row == EVERY
+        True
     """
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from wellcond.recording.readings import ToRows
 from wellcond.recording.watching.layout import Layout, norm_rows, norms_of
+from wellcond.recording.watching.readings import ToRows
 from wellcond.results import Row
 from wellcond.results import quantities as q
 from wellcond.training.optimizers import reads_only

@@ -21,7 +21,8 @@ RUN_SCRIPTS = tuple(
 """In the order in which they need each other."""
 LOSS_SECTION = """<section aria-labelledby="h-loss"><h2 id="h-loss">Loss</h2>
 <p class="note">Bars are findings, from the step at which each began to where it ended; choose one to read it.
-<span class="with-mouse">Drag over steps to enlarge them in every chart; Escape shows all again.</span></p><div id="loss"></div></section>"""
+<span class="with-mouse">Drag over steps to enlarge them in every chart; Escape shows all again.</span></p>
+<div id="loss"></div></section>"""
 RATE_SECTION = """<section aria-labelledby="h-rate"><h2 id="h-rate">Learning rate against its limit</h2>
 <p class="note">The largest stable rate is 2(1 + μ)/λmax for SGD with momentum μ, and what corresponds to it for other
 optimizers, as measured at the points; the band is its error. Shaded: the rate was above it.</p>

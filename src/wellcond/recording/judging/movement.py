@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellcond.recording.history import Series
-from wellcond.recording.levels import began, finite, halfway, last_before
-from wellcond.recording.run_rule import RunEvidence
+from wellcond.recording.judging.levels import began, finite, halfway, last_before
+from wellcond.recording.judging.run_rule import RunEvidence
 from wellcond.results.quantities import GRADIENT_NORM, UPDATE_RATIO
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wellcond.diagnosis.finding import Severity
-from wellcond.recording.levels import began, finite, last_before, median, smooth
-from wellcond.recording.run_rule import RunEvidence
+from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
+from wellcond.recording.judging.run_rule import RunEvidence
 
 SAMPLES = 3
 """Latest samples whose median is the share now."""

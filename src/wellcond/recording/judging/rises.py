@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
-from wellcond.recording.levels import OF_MEDIAN, blocks, last_before, median, noise, smooth, spread
+from wellcond.recording.judging.levels import OF_MEDIAN, blocks, last_before, median, noise, smooth, spread
 
 Values = NDArray[np.float64]
 FEWEST_LOSSES = Condition("steps", 24, origin="three blocks of eight: before, and after a rise")

@@ -10,7 +10,7 @@ from functools import cached_property
 from wellcond.diagnosis.causes import CAUSES
 from wellcond.diagnosis.finding import Finding
 from wellcond.recording.history import History
-from wellcond.recording.loss_curve import LossCurve
+from wellcond.recording.judging.loss_curve import LossCurve
 from wellcond.results.quantities import TRAINING_LOSS
 
 

@@ -9,8 +9,8 @@ from wellcond.diagnosis.causes import KINDS, kind_of
 from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
 from wellcond.diagnosis.judge import explains
 from wellcond.recording import rules as rules  # registers every rule of a run
-from wellcond.recording.layer_changes import around
-from wellcond.recording.run_rule import RUN_RULES, RunEvidence
+from wellcond.recording.judging.layer_changes import around
+from wellcond.recording.judging.run_rule import RUN_RULES, RunEvidence
 
 
 @dataclass

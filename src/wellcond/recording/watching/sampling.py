@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond.recording.mishaps import Mishaps
-from wellcond.recording.readings import Readings
 from wellcond.recording.watching.activations import ActivationWatch
 from wellcond.recording.watching.backwards import BackwardWatch
 from wellcond.recording.watching.layout import Layout
+from wellcond.recording.watching.readings import Readings
 from wellcond.recording.watching.steps import StepWatch, gradient_reading, lost_reading, update_reading
 from wellcond.results import Row
 from wellcond.results import quantities as q

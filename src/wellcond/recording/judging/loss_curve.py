@@ -10,8 +10,8 @@ import numpy as np
 
 from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
-from wellcond.recording.levels import OF_MEDIAN, blocks, finite, median, middle, noise
-from wellcond.recording.rises import FEWEST_LOSSES, SIGNIFICANT, Rise, has_fallen, rise_in
+from wellcond.recording.judging.levels import OF_MEDIAN, blocks, finite, median, middle, noise
+from wellcond.recording.judging.rises import FEWEST_LOSSES, SIGNIFICANT, Rise, has_fallen, rise_in
 
 FIRST = Condition("steps whose median is the loss at the start", 8, origin="before the first fall of most trainings")
 PLATEAU = Condition(

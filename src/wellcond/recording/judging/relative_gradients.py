@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wellcond.recording.history import Series
-from wellcond.recording.levels import began, finite, last_before, median, smooth
-from wellcond.recording.run_rule import RunEvidence
+from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
+from wellcond.recording.judging.run_rule import RunEvidence
 from wellcond.results.quantities import GRADIENT_NORM
 
 FIRST_SAMPLES = 5

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from wellcond.recording.history import Series
-from wellcond.recording.levels import finite, last_before
-from wellcond.recording.run_rule import RunEvidence
+from wellcond.recording.judging.levels import finite, last_before
+from wellcond.recording.judging.run_rule import RunEvidence
 from wellcond.results.quantities import LR, MAX_LR
 
 
