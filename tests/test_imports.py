@@ -28,8 +28,8 @@ PAPERS_ORDER = ["models", "data", "training", "experiments", "papers", "commands
 FLOOR = {room: floor for floor, room in enumerate(ORDER)}
 FLOOR[""] = FLOOR["recording"]  # the package itself, which imports all that is public
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
-OF_ONE_FILE = ("diagnosis/rules", "recording/rules", "remedies")
-"""Folders with one rule or remedy per file, which names its own thresholds or lines."""
+OF_ONE_FILE = ("diagnosis/rules", "recording/rules", "remedies", "integrations")
+"""Folders with one rule, remedy or trainer per file, which has its own thresholds, lines or callback."""
 PROTOCOLS = {
     "Operator": "a user's own matrix, a tensor and our operators are all measured",
     "DenseOperator": "tensors and our operators, where the matrix itself is needed",

@@ -10,15 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wellcond.integrations import lightning, transformers
+    from wellcond.integrations import lightning as lightning
+    from wellcond.integrations import transformers as transformers
     from wellcond.integrations.loggers import log_to
 
-__all__ = ["lightning", "log_to", "transformers"]
+__all__ = ["log_to"]
+TRAINERS = ("lightning", "transformers")
+"""Files that import a trainer."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "log_to":
         return import_module("wellcond.integrations.loggers").log_to
-    if name not in __all__:
+    if name not in TRAINERS:
         raise AttributeError(f"module 'wellcond.integrations' has no attribute {name!r}")
     return import_module(f"wellcond.integrations.{name}")
