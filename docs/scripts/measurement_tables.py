@@ -9,6 +9,7 @@ from committed import devices, gib, read, seconds, table, u
 
 CERTIFICATE, RESIDUAL = "wellcond, error certified", "wellcond"
 TRUE_ERROR = 1e-3
+WRITTEN_ON_CHANGE = ("lr", "momentum", "loss_scale")
 
 
 def products() -> str:
@@ -32,6 +33,19 @@ def products() -> str:
         title = f"**{network['network']}**, u = {1e3 * network['u_seconds']:.0f} ms"
         parts += [title, table(["cost in u", *tools], rows)]
     return "\n\n".join(parts)
+
+
+def recording() -> str:
+    """Time of a training with a recorder over that without, and how often the rarest quantity was recorded."""
+    rows = []
+    for network in read("recording_cpu")["results"]:
+        often = {name: count for name, count in network["recorded"].items() if name not in WRITTEN_ON_CHANGE}
+        rarest = min(often, key=often.__getitem__)
+        for tool in (tool for tool in network["wall/plain"] if tool != "plain"):
+            ratios = [f"{network[ratio][tool]:.3f}" for ratio in ("wall/plain", "cpu/plain")]
+            counts = f"{len(often)}, at least {often[rarest]} times each" if tool == "wellcond" else "1"
+            rows.append([network["network"], str(network["steps"]), tool, *ratios, counts])
+    return table(["network", "steps", "recorder", "wall time", "CPU time", "quantities"], rows)
 
 
 def products_by_tool() -> str:

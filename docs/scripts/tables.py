@@ -175,6 +175,7 @@ TABLES: dict[str, Callable[[], str]] = {
         measurement_tables.products_by_tool,
         measurement_tables.diagnose_cost,
         measurement_tables.prices,
+        measurement_tables.recording,
         measurement_tables.top_eigenvalue,
         measurement_tables.products_of_eigenvalue,
         measurement_tables.false_stops,
