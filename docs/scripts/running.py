@@ -39,11 +39,11 @@ EVERYWHERE = {"errors", "results", ""}
 OPTIMIZED = 0x1  # flag of the code of functions; bodies of modules and classes lack it
 
 
-def filled_in(markdown: str, page: str) -> str:
-    """The page with the result of each of its blocks as it is now."""
+def filled_in(markdown: str, page: str, namespace: dict[str, Any] | None = None) -> str:
+    """The page with the result of each of its blocks as it is now; names that they define are in the namespace."""
     torch.set_num_threads(1)  # the same digits on every machine
     ordinary: list[CodeType] = []
-    namespace: dict[str, Any] = {"__name__": "page"}
+    namespace = {"__name__": "page"} if namespace is None else namespace
 
     def run(block: re.Match[str]) -> str:
         code = compile(block["code"], page, "exec")

@@ -92,7 +92,8 @@ def diagnose(
     Raises:
         ValueError: There is no such rule or budget.
         InvalidProblem: The problem cannot be measured at all.
-        NotDeterministic: Two passes over the problem do not see the same.
+        NotDeterministic: Two passes over the problem do not see the same. Of a training step, which may train another
+            network too, only the parts fail that need it.
         UnknownLayer: There is no such layer.
 
     Example:

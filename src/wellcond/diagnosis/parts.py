@@ -11,6 +11,7 @@ from wellcond.diagnosis.budget import Budget, PartName
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.errors import Interrupted, NotDeterministic, WellcondError
 from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Progress
 from wellcond.results.progress import announce
 
@@ -114,8 +115,10 @@ class Parts:
         try:
             report(name, 0.0)
             result = function(report)
-        except NotDeterministic:
-            raise
+        except NotDeterministic as error:
+            if not isinstance(of.loss, TrainingStep):
+                raise
+            outcome, note = "failed", str(error)  # a step may train another network too, as a discriminator
         except catch as error:
             first_line, *_ = f"{type(error).__name__}: {error}".strip().removesuffix(":").splitlines()
             outcome, note = "failed", str(error) if isinstance(error, WellcondError) else first_line

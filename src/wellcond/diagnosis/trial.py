@@ -35,6 +35,7 @@ from wellcond.problem.apart import with_drawn_targets
 from wellcond.problem.batches import examples_in, share_examples
 from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyRun, CopyTrainer
 from wellcond.training.optimizers import unwrapped
@@ -89,8 +90,11 @@ def trial(
         InvalidProblem: Copies cannot be trained by this loss, or the optimizer belongs to another model.
         Unsupported: The model cannot be copied, hooks change the optimizer's step, or the loss weighs its terms by what
             the model draws, so that its course tells nothing.
+        NotDeterministic: A training step gives other losses for the same batch and weights.
     """
     report = progress or (lambda _what, _share: None)
+    if isinstance(problem.loss, TrainingStep):
+        problem.check()  # the losses of a step that trains another network too cannot be compared
     optimizer = None if optimizer is None else unwrapped(optimizer)
     # L-BFGS takes the change of a gradient for curvature, which it is only on one and the same batch
     batches, in_pass = mini_batches(

@@ -122,8 +122,13 @@ def shared_memory_notes(params: Mapping[str, nn.Parameter]) -> dict[str, str]:
 # the same outputs and the same loss on every pass
 
 
-def check_model(model: nn.Module, forward: Forward) -> Any:
+def check_model(model: nn.Module, forward: Forward, *, in_step: bool = False) -> Any:
     """The model's outputs on a batch.
+
+    Args:
+        model: The model.
+        forward: Passes a batch.
+        in_step: Whether it is passed by a training step, which may change more than the model.
 
     Raises:
         NotDeterministic: A second pass of the same batch, with the same random numbers, returns other outputs.
@@ -138,6 +143,12 @@ def check_model(model: nn.Module, forward: Forward) -> Any:
             forward()
     different = (name for (name, a), (_, b) in zip(*passes, strict=False) if not are_close(a, b))
     name = next(different, None)
+    if in_step and not name:
+        raise NotDeterministic(
+            "the training step gives other losses for the same batch and weights: it trains another network too, "
+            "changes something else outside of the model, or draws from its own random number generator. Its losses "
+            "cannot be compared with each other. Do what changes something outside of the step."
+        )
     culprit = f"layer {name!r}, or the code just before it," if name else f"{type(model).__name__}.forward"
     raise NotDeterministic(
         f"the model returns other outputs for the same batch: {culprit} uses a buffer or an attribute that it changes, "

@@ -251,7 +251,9 @@ class Problem:
             with self.measuring(), torch.no_grad(), contextlib.closing(self.data()) as data:
                 index, batch = next(data)
                 if self.dropout is None:  # in training mode, layers may change their state
-                    outputs = checks.check_model(self.model, lambda: self.forward(index, batch[0]))
+                    outputs = checks.check_model(
+                        self.model, lambda: self.forward(index, batch[0]), in_step=isinstance(self.loss, TrainingStep)
+                    )
                     checks.check_loss(lambda: self._loss_value(index, batch, outputs))
             self.is_checked = True
 

@@ -229,6 +229,23 @@ def test_labels_that_are_not_the_next_token(name: str) -> None:
     assert findings(*program())["label-shift"].severity == severity
 
 
+class FromTheEnd(nn.Module):
+    """A language model that reads the text from its end, so that the token before is the one it has not seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = Recurrent()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self.reader(tokens.flip(1)).flip(1)
+        return out
+
+
+def test_the_token_before_is_a_fair_question_to_a_network_that_reads_from_the_end() -> None:
+    assert "label-shift" not in findings(FromTheEnd(), by_token, next_tokens()[::-1])
+    assert findings(Recurrent(), by_token, next_tokens()[::-1])["label-shift"].severity == "severe"
+
+
 def classes() -> Tensor:
     return torch.arange(24) % 3
 

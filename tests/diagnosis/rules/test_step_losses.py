@@ -156,3 +156,28 @@ def test_nothing_moves_in_the_model() -> None:
     assert (lost_slope(posed) or 0) > 0.2
     assert all(torch.equal(p, old) for p, old in zip(posed.params.values(), before, strict=True))
     assert all(p.grad is None for p in posed.params.values())
+
+
+def with_a_critic(*, is_cut: bool) -> Step:
+    """The step of a generator, which trains its discriminator too."""
+    critic = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = Adam(critic.parameters(), 1e-2)
+
+    def step(m: nn.Module, b: Batch) -> Tensor:
+        fake = m(b[0])
+        with torch.enable_grad():
+            loss = F.softplus(-critic(b[0][:, :4])).mean() + F.softplus(critic(fake.detach())).mean()
+            gradients = torch.autograd.grad(loss, list(critic.parameters()))
+        for p, gradient in zip(critic.parameters(), gradients, strict=True):
+            p.grad = gradient
+        optimizer.step()
+        return F.softplus(-critic(fake.detach() if is_cut else fake)).mean()
+
+    return step
+
+
+def test_a_step_that_trains_another_network_too_is_judged_by_all_but_the_course_of_its_loss() -> None:
+    assert severities(with_a_critic(is_cut=True)) == {"no-gradient": "severe"}
+    assert severities(with_a_critic(is_cut=False)) == {}
+    diagnosis = wc.diagnose(problem(with_a_critic(is_cut=False)))
+    assert "it trains another network too" in diagnosis.failed["trial"]

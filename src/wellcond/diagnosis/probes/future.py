@@ -35,7 +35,8 @@ class Shift:
         begins_unknown: Whether the first targets are none of the inputs and differ between examples, so that they were
             cut from a longer sequence.
         future: ‖f − f'‖/‖f‖ of the outputs just before a step, if inputs from this step on are other ones.
-        past: The same of the outputs at the last step, if the inputs before the last few are other ones.
+        past: The same of the outputs at the last step, if the inputs before it are other ones; 0 where targets are
+            inputs of a later step, and it was not in question.
         layer: First module whose output at a step depends on later ones, if the outputs do; "" if that is not known.
     """
 
@@ -59,7 +60,9 @@ def shift(subject: Subject) -> Shift | None:
     for sequence, pair, each in reversed(_candidates(subject)):
         if each.steps:
             future = _future(subject, sequence, pair, each)
-            return replace(each, future=future, layer=_first_that_looks_ahead(subject, sequence) if future else "")
+            past = _past(subject, sequence, pair) if each.steps < 0 else 0.0
+            layer = _first_that_looks_ahead(subject, sequence) if future else ""
+            return replace(each, future=future, past=past, layer=layer)
         # without a shift, only a network with a memory tells the steps from the examples
         past = _past(subject, sequence, pair) if each.is_tokens else 0.0
         copying = replace(each, past=past)

@@ -28,13 +28,15 @@ def label_shift(evidence: Evidence) -> Iterator[Finding]:
     has only to copy; if it is asked for an earlier one; or if both the data and the loss shift the targets. A warning
     if the data alone shift them by two or three. Networks that see the whole sequence, as autoencoders do, are not
     asked, nor numbers: a forecast may be of any horizon. A task to repeat a token later begins with the same targets in
-    all examples, and is none either.
+    all examples, and is none either; nor is a network that reads from the end, and has not seen the earlier token.
     """
     shift = None if evidence.behavior is None else evidence.behavior.shift
     if shift is None or not shift.is_tokens or shift.steps == 1:
         return
     is_causal = shift.future < DEPENDS.at
-    if shift.steps == 0 and (not is_causal or shift.past < DEPENDS.at):
+    if shift.steps == 0 and not is_causal:
+        return
+    if shift.steps < 1 and shift.past < DEPENDS.at:
         return
     if shift.steps < 0 and not shift.begins_unknown:
         return
