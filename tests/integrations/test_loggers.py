@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,8 @@ def records_in(log: bytes, block: int = 2**15, header: int = 7) -> Iterator[byte
         if block - place % block < header:
             place += block - place % block
         length, kind = struct.unpack_from("<HB", log, place + 4)
+        if place + header + length > len(log):  # is being written
+            return
         parts += log[place + header : place + header + length]
         place += header + length
         if kind in (1, 4):  # whole, or the last part
@@ -132,7 +135,11 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.log({"own": 2.0})
     run.finish()
     (path,) = tmp_path.rglob("*.wandb")
-    records = [record.FromString(data) for data in records_in(path.read_bytes())]
+    until, records = time.monotonic() + 20, []
+    while not any(each.WhichOneof("record_type") == "exit" for each in records):  # another process writes the file
+        assert time.monotonic() < until
+        time.sleep(0.05)
+        records = [record.FromString(data) for data in records_in(path.read_bytes())]
     points = [{".".join(item.nested_key) or item.key: item.value_json for item in r.history.item} for r in records]
     losses = [
         (json.loads(p["wellcond/step"]), json.loads(p["wellcond/training_loss"]))
