@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
+from wellcond.integrations.lightning_plan import planned
 
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",
@@ -275,7 +276,7 @@ def test_several_loaders_and_schedules_by_epoch(lightning: Any, integration: Any
             return {"first": digits(3), "second": digits(5)}
 
     trainer = lightning.Trainer(max_epochs=2, accumulate_grad_batches=2, **QUIET)
-    with integration.planned(trainer, Two()) as plan:
+    with planned(trainer, Two()) as plan:
         assert (plan.steps, plan.steps_between) == (6, 3)
         assert not plan.diagnose().failed.keys() & {"layers", "Hessian eigenvalues"}
 

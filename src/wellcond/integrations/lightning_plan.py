@@ -1,0 +1,124 @@
+"""What a Lightning trainer would do with a module, before it does it; neither of them is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from wellcond.integrations.lightning_step import detached, training_step
+from wellcond.integrations.plan import Plan
+from wellcond.problem.problem import Problem
+from wellcond.training.passed_optimizer import optimizers_in
+
+
+@contextlib.contextmanager
+def planned(trainer: Any, module: Any, train_dataloaders: Any = None, datamodule: Any = None) -> Iterator[Plan]:
+    """What a trainer would do with a module; inside, the module is on the trainer's device."""
+    sources = [each for each in (datamodule, module) if each is not None]
+    about = TrainerBefore(trainer, module, datamodule)
+    with detached(module):
+        for each in sources:
+            each.trainer = about
+            each.prepare_data()
+            each.setup("fit")
+        module.configure_model()
+        about.train_dataloader = sources[0].train_dataloader() if train_dataloaders is None else train_dataloaders
+        configured = module.configure_optimizers()
+    optimizers = list({id(each): each for each in optimizers_in(configured)}.values())
+    schedules = list(schedules_in(configured))
+    step = training_step(about, optimizers, [schedule for schedule, _ in schedules], sources)
+    scheduler, is_by_epoch = schedules[0] if schedules else (None, False)
+    device = module.device
+    with detached(module):
+        module.to(trainer.strategy.root_device)
+        try:
+            problem = Problem.from_step(module, step, about.batches)
+            steps = about.estimated_stepping_batches
+            length = int(steps) if 0 < steps < math.inf else None
+            yield Plan(problem, optimizers, scheduler, length, about.steps_per_epoch if is_by_epoch else 1)
+        finally:
+            module.to(device)
+            if datamodule is not None:
+                datamodule.trainer = trainer
+
+
+class TrainerBefore:
+    """A trainer as its module sees it in training, before that has begun: it knows how long it will take."""
+
+    def __init__(self, trainer: Any, module: Any, datamodule: Any) -> None:
+        self._trainer = trainer
+        self.lightning_module, self.datamodule, self.train_dataloader = module, datamodule, None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+    @property
+    def batches(self) -> Any:
+        """What training goes over, also if there are several loaders."""
+        several = isinstance(self.train_dataloader, (Sequence, Mapping))
+        return _Together(self.train_dataloader) if several else self.train_dataloader
+
+    @property
+    def num_training_batches(self) -> float:
+        """Batches of an epoch; may be infinite."""
+        length = len(self.batches) if hasattr(self.batches, "__len__") else math.inf
+        limit: float | None = self.limit_train_batches
+        return min(length, limit) if isinstance(limit, int) else length if limit is None else length * limit // 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of the optimizer in an epoch; 1 if it has no end."""
+        batches = self.num_training_batches
+        return math.ceil(batches / self.accumulate_grad_batches) if 0 < batches < math.inf else 1
+
+    @property
+    def estimated_stepping_batches(self) -> float:
+        """Steps of the optimizer in the whole training; may be infinite, or -1 if nobody knows."""
+        most: float = self.max_steps if self.max_steps != -1 else math.inf
+        if self.max_epochs == -1:
+            return most
+        if self.num_training_batches == math.inf:
+            return float(self.max_steps)
+        return min(most, float(self.steps_per_epoch * max(self.max_epochs, 1)))
+
+
+def schedules_in(configured: Any) -> Iterator[tuple[LRScheduler, bool]]:
+    """Every schedule in what `configure_optimizers` returns, and whether it is stepped once per epoch.
+
+    Example:
+        >>> import torch
+        >>> sgd = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+        >>> schedule = torch.optim.lr_scheduler.StepLR(sgd, 10)
+        >>> by_step = {"optimizer": sgd, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        >>> [is_by_epoch for form in (([sgd], [schedule]), by_step) for _, is_by_epoch in schedules_in(form)]
+        [True, False]
+    """
+    if isinstance(configured, Mapping) and "scheduler" in configured:
+        yield configured["scheduler"], configured.get("interval", "epoch") == "epoch"
+    elif isinstance(configured, Mapping):
+        yield from schedules_in(configured.get("lr_scheduler"))
+    elif isinstance(configured, Sequence):
+        for part in configured:
+            yield from schedules_in(part)
+    elif isinstance(configured, LRScheduler):
+        yield configured, True
+
+
+class _Together:
+    """Batches of several loaders, as the trainer puts them together."""
+
+    def __init__(self, loaders: Any) -> None:
+        package = "lightning.pytorch" if "lightning.pytorch" in sys.modules else "pytorch_lightning"
+        self._loaders = import_module(f"{package}.utilities").CombinedLoader(loaders, "max_size_cycle")
+
+    def __iter__(self) -> Iterator[Any]:
+        return (batch for batch, _, _ in iter(self._loaders))
+
+    def __len__(self) -> int:
+        return len(iter(self._loaders))
