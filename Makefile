@@ -71,9 +71,12 @@ $(VENV)/demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable ".[cli]"
 	@touch $@
 
+# BackPACK, which curvlinops needs, asks for torchvision and never imports it; beside this build of torch it cannot be
+# imported, and torchmetrics, which Lightning needs, imports it wherever it is installed
 $(VENV)/test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) torch numpy
 	$(PIP) --editable ".[test,lint]"
+	$(BIN)/python -m pip uninstall --quiet --yes torchvision
 	@touch $@ $(VENV)/demo
 
 $(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/python

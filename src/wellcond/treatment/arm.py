@@ -42,7 +42,7 @@ class Spread(NamedTuple):
 class Change(NamedTuple):
     """The mean difference of two arms, and an interval that holds the true one; both ends are the mean of one pair.
 
-    Two things are samples: seeds, and held-out batches. Of differences d[seed][batch] the mean has the variance
+    Two things are samples: seeds, and held-out batches. Of differences d(seed, batch) the mean has the variance
     s²(means over batches)/seeds + s²(means over seeds)/batches, at most: what is neither is counted twice. Its degrees
     of freedom follow from those of the two (Satterthwaite 1946), rounded down.
     """
