@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     # over training
     from wellcond.recording.recorder import Recorder
     from wellcond.recording.run import Run, read_run
+    from wellcond.recording.comparison import Comparison, compare_runs
 
     # in trainers and loggers
     from wellcond import integrations
@@ -86,6 +87,7 @@ __all__ = [
     "Activations",
     "BackMatching",
     "ClosedForm",
+    "Comparison",
     "Conditioning",
     "ConditioningTable",
     "Cost",
@@ -130,6 +132,7 @@ __all__ = [
     "WellcondError",
     "activations",
     "back_matching",
+    "compare_runs",
     "condition_number",
     "conditioning",
     "covariate_shift",
@@ -180,6 +183,8 @@ _ON_DEMAND = {
     "Treatment": "wellcond.treatment.treatment",
     "Recorder": "wellcond.recording.recorder",
     "Run": "wellcond.recording.run",
+    "Comparison": "wellcond.recording.comparison",
+    "compare_runs": "wellcond.recording.comparison",
     "read_run": "wellcond.recording.run",
     "integrations": "wellcond.integrations",
     "RateTable": "wellcond.learning_rate.race.rate_table",
