@@ -306,7 +306,7 @@ class Recorder:
             before = self._repeats.in_a_row
             self._repeats.count(values)
             count = self._repeats.in_a_row
-            is_new = not count or not before or step % (10 * EVERY) == 0
+            is_new = not count or not before or step % (2 * EVERY) == 0
             return [Row(step, "", q.REPEATED_BATCHES, float(count), "batches")] if is_new else []
 
         if sample.device.type == "cpu":
