@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.rules.loss_not_decreasing import NOT_APART, without_learning
 from wellcond.diagnosis.threshold import Threshold
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
@@ -51,5 +52,35 @@ def term_dominates(evidence: Evidence) -> Iterator[Finding]:
         reason="Steps follow the sum: a term whose gradient is far larger than another's is satisfied first, and what "
         "satisfies it may leave nothing for the other to learn from. A posterior that equals the prior is an example.",
         remedy="# make every term a mean over the same numbers, or give the term that falls to nothing a factor far "
+        "below 1, which may grow during training",
+    )
+
+
+@rule("term-dominates", quantity=TRAINING_LOSS)
+def hides_the_examples(evidence: Evidence) -> Iterator[Finding]:
+    """Terms of the loss under which nothing is learned of the examples, although the largest term alone learns of them.
+
+    Outputs may as well be another example's after the network's own run, and after a run of Adam on eight examples
+    (loss-not-decreasing); after the same run with the largest term alone they are told apart, by 15 % of the loss or
+    more. Severe.
+    """
+    trial = evidence.trial
+    runs = None if trial is None else without_learning(trial)
+    alone = None if runs is None else runs[1].alone
+    if runs is None or alone is None or NOT_APART.is_severe(alone.gain):
+        return
+    _, few, _, of_few = runs
+    yield Finding(
+        rule="term-dominates",
+        severity="severe",
+        basis="tried",
+        summary=f"with all terms of the loss, {len(few.run.losses)} steps of Adam do not tell a handful of examples "
+        f"apart (the loss is {number(of_few.loss)}, and {number(of_few.of_others)} with the outputs of others); with "
+        f"the largest term alone they do ({number(alone.loss)} and {number(alone.of_others)}).",
+        evidence={"gain with all terms": of_few.gain, "gain with the largest term alone": alone.gain},
+        limits=NOT_APART.limits(),
+        reason="Steps follow the sum: a term whose gradient is far larger than another's is satisfied first, and what "
+        "satisfies it may leave nothing for the other to learn from. A posterior that equals the prior is an example.",
+        remedy="# make every term a mean over the same numbers, or give the terms beside the largest one a factor far "
         "below 1, which may grow during training",
     )
