@@ -26,7 +26,7 @@ from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
 from wellcond.diagnosis.shared_norms import shared_norm
 from wellcond.diagnosis.swamped import largest_alone, swamped
 from wellcond.diagnosis.token_labels import token_relation
-from wellcond.diagnosis.trial_result import Attempt, Handful, HeldOut, SharedNorm, Swamped, Trial, plunges
+from wellcond.diagnosis.trial_result import FALLING, Attempt, Handful, HeldOut, SharedNorm, Swamped, Trial, plunges
 from wellcond.diagnosis.worth import is_suspect, sees_pairs, worth
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
@@ -137,7 +137,7 @@ def trial(
             is_in_doubt = any(each is not None and each.best < BY_CHANCE for each in related) and not known.has_learned
             if (
                 is_in_doubt
-                and known.outcome(own) == "learns"
+                and known.outcome(own) in FALLING
                 and attempts.allows(attempts.long, "a test on other batches")
             ):
                 held_out = _held_out(trainer, batches, attempts.long)

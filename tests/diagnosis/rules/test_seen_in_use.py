@@ -108,9 +108,9 @@ def test_weights_that_hardly_move_are_seen_also_where_most_are_too_large(heavy: 
 @pytest.mark.slow
 def test_labels_in_another_order_than_inputs_that_have_no_structure() -> None:
     draw = torch.Generator().manual_seed(0)
-    x = torch.randn(1024, 8, generator=draw)
+    x = torch.randn(512, 8, generator=draw)
     y = (x[:, :2] > 0).long() @ torch.tensor([1, 2])
-    order, mixed = x[:, 7].argsort(), torch.randperm(1024, generator=draw)
+    order, mixed = x[:, 7].argsort(), torch.randperm(512, generator=draw)
     for labels, is_faulty in ((y[order], False), (y, True)):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
@@ -135,3 +135,36 @@ def test_values_of_actions_in_cents(unit: float) -> None:
     every = severities(wc.diagnose(wc.Problem.from_step(model, step, batches), Adam(model.parameters(), 1e-3)))
     assert "output-loss-mismatch" not in every
     assert every.get("unscaled-target") == ("severe" if unit > 1 else None)
+
+
+class Coder(nn.Module):
+    """A variational autoencoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = nn.Sequential(nn.Linear(32, 64), nn.ReLU())
+        self.mean, self.log_variance = nn.Linear(64, 8), nn.Linear(64, 8)
+        self.decoder = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 32))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = self.encoder(x)
+        mean, log_variance = self.mean(h), self.log_variance(h)
+        return self.decoder(mean + torch.randn_like(mean) * (0.5 * log_variance).exp()), mean, log_variance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_faulty", [True, False])
+def test_a_divergence_that_is_summed_beside_a_mean_is_the_term_that_dominates(is_faulty: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(512, 4, generator=draw) @ torch.rand(4, 32, generator=draw) / 2
+    model = Coder()
+
+    def step(m: nn.Module, batch: Tensor) -> Tensor:
+        out, mean, log_variance = m(batch)
+        divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance)
+        return F.mse_loss(out, batch) + 0.01 * (divergence.sum() if is_faulty else divergence.mean())
+
+    problem = wc.Problem.from_step(model, step, list(x.split(64)))
+    every = severities(wc.diagnose(problem, Adam(model.parameters(), 3e-3)))
+    assert every == ({"term-dominates": "severe"} if is_faulty else {})
