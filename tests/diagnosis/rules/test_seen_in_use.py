@@ -10,6 +10,12 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
 import wellcond as wc
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.judge import judged
+from wellcond.diagnosis.probes.behavior import Behavior, behavior
+from wellcond.diagnosis.probes.uneven_terms import UnevenTerms
+
+X = torch.ones(2, 1)
 
 
 def severities(diagnosis: wc.Diagnosis) -> dict[str, str]:
@@ -168,3 +174,49 @@ def test_a_divergence_that_is_summed_beside_a_mean_is_the_term_that_dominates(is
     problem = wc.Problem.from_step(model, step, list(x.split(64)))
     every = severities(wc.diagnose(problem, Adam(model.parameters(), 3e-3)))
     assert every == ({"term-dominates": "severe"} if is_faulty else {})
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = nn.Sequential(nn.Linear(6, 32), nn.Tanh())
+        self.number, self.label = nn.Linear(32, 1), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.trunk(x)
+        return self.number(h), self.label(h)
+
+
+def uneven(unit: float, penalty: float = 0.0) -> UnevenTerms | None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 6, generator=draw)
+
+    def step(m: nn.Module, batch: Tensor) -> Tensor:
+        number, label = m(batch)
+        if penalty:
+            return F.cross_entropy(label, batch[:, :3].argmax(1)) + penalty * number.square().mean()
+        return F.mse_loss(number, unit * batch[:, :1]) + F.cross_entropy(label, batch[:, :3].argmax(1))
+
+    return behavior(wc.Problem.from_step(TwoHeads(), step, [x])).uneven_terms
+
+
+def test_the_pull_of_a_term_is_its_gradient_in_what_it_shares() -> None:
+    terms, model = uneven(1000.0), TwoHeads().double()
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(0)).double()
+    number, label = model(x)
+    each = F.mse_loss(number, 1000 * x[:, :1]), F.cross_entropy(label, x[:, :3].argmax(1))
+    shared = list(model.trunk.parameters())
+    norms = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(term, shared, retain_graph=True)]).norm() for term in each
+    ]
+    assert terms is not None
+    assert terms.ratio == pytest.approx(float((norms[0] / norms[1]).detach()), rel=1e-4)
+    assert (terms.largest, terms.smallest) == pytest.approx([float(term.detach()) for term in each], rel=1e-4)
+
+
+@pytest.mark.parametrize(("unit", "penalty", "is_faulty"), [(3000.0, 0.0, True), (1.0, 0.0, False), (1.0, 1e-6, False)])
+def test_an_error_in_thousands_pulls_harder_than_a_cross_entropy(unit: float, penalty: float, is_faulty: bool) -> None:
+    terms = uneven(unit, penalty)
+    evidence = Evidence(wc.Problem(nn.Linear(1, 1), nn.MSELoss(), (X, X)), None, behavior=Behavior(uneven_terms=terms))
+    assert [each.severity for each in judged(evidence)] == ["warning"] * is_faulty

@@ -12,7 +12,8 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.rules.loss_not_decreasing import NOT_APART, without_learning
-from wellcond.diagnosis.threshold import Threshold
+from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 
@@ -20,6 +21,16 @@ ALONE = Threshold(
     "the term after a run of its own / after the run with all terms", math.nan, 0.75, bad="below",
     origin="a quarter is beyond the noise between two seeds",
 )  # fmt: skip
+
+PULL = Threshold(
+    "gradient of a term / that of another, in the parameters that they share", 1e3, math.nan,
+    origin="the other needs a thousand steps for what the one does in one, as in weight-domination; 70 in sound losses",
+)  # fmt: skip
+LARGE = Condition(
+    "value of the term with the larger gradient",
+    100.0,
+    origin="the squared error of targets of RMS 10, from which on they are unscaled; a penalty may be small on purpose",
+)
 
 
 @rule("term-dominates", quantity=TRAINING_LOSS)
@@ -83,4 +94,29 @@ def hides_the_examples(evidence: Evidence) -> Iterator[Finding]:
         "satisfies it may leave nothing for the other to learn from. A posterior that equals the prior is an example.",
         remedy="# make every term a mean over the same numbers, or give the terms beside the largest one a factor far "
         "below 1, which may grow during training",
+    )
+
+
+@rule("term-dominates", quantity=TRAINING_LOSS)
+def pulls_harder(evidence: Evidence) -> Iterator[Finding]:
+    """A term of 100 or more whose gradient is a thousand times that of another, in the parameters that both train.
+
+    An error of numbers in thousands beside a cross-entropy, say: what the two share is trained for the one alone. A
+    warning; severe if the trial shows that the network trains at no rate. A penalty that is small on purpose has no
+    such large term beside it.
+    """
+    terms = None if evidence.behavior is None else evidence.behavior.uneven_terms
+    if terms is None or not PULL.is_warning(terms.ratio) or not terms.largest > LARGE.at:
+        return
+    yield Finding(
+        rule="term-dominates",
+        severity=of_symptom(evidence, is_far=False),
+        basis="measured",
+        summary=f"a term of the loss is {number(terms.largest)}, another {number(terms.smallest)}, and its gradient is "
+        f"{number(terms.ratio)} times the other's in the parameters that they share.",
+        evidence={"larger term": terms.largest, "smaller term": terms.smallest, "ratio of gradients": terms.ratio},
+        reason="Steps follow the sum: of the smaller term they see next to nothing, and Adam divides by the size of "
+        "the larger one.",
+        remedy="# scale what the larger term compares to a standard deviation of 1 (targets, returns, boxes), or give "
+        "the term a factor that makes both gradients alike",
     )
