@@ -158,7 +158,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     # scales
     "unscaled-input": ("bad-initialisation", "constant-feature", *_OF_A_WRONG_SCALE),
-    "unscaled-target": ("bad-initialisation", "term-dominates", *_OF_A_WRONG_SCALE),
+    "unscaled-target": ("bad-initialisation", *_OF_A_WRONG_SCALE),
     "bad-initialisation": ("attention-saturation", *_OF_A_WRONG_SCALE),
     # the learning rate
     "learning-rate-too-high": (

@@ -161,7 +161,7 @@ class Coder(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_faulty", [True, False])
-def test_a_divergence_that_is_summed_beside_a_mean_is_the_term_that_dominates(is_faulty: bool) -> None:
+def test_a_divergence_that_is_summed_next_to_a_mean_is_the_term_that_dominates(is_faulty: bool) -> None:
     draw = torch.Generator().manual_seed(0)
     x = torch.rand(512, 4, generator=draw) @ torch.rand(4, 32, generator=draw) / 2
     model = Coder()

@@ -67,7 +67,7 @@ def fails_after_a_step(evidence: Evidence) -> Iterator[Finding]:
     """A model or a loss that takes a first step of training and raises at a later one, at every rate that was tried.
 
     The weights are finite, and lower rates than its own raise too, so that it is not where the steps lead: what a step
-    leaves behind, such as a state with its graph, does not fit the next.
+    leaves, such as a state with its graph, does not fit the next.
     """
     trial = evidence.trial
     if trial is None or trial.own is None or not all(each.has_raised for each in trial.attempts):
@@ -83,7 +83,7 @@ def fails_after_a_step(evidence: Evidence) -> Iterator[Finding]:
         summary=f"training ends at step {at}, and so it does at every rate down to {number(lowest)}: "
         f"{error.rstrip('.')}.",
         evidence={"step": float(at), "lowest lr tried": lowest, "error": error},
-        reason="The first step passes, so the data fit: what it leaves behind does not fit the next one. A state that "
+        reason="The first step passes, so the data fit: what it leaves does not fit the next one. A state that "
         "is kept with its graph is an example, since the graph is gone after a backward pass.",
         remedy="# detach() what forward() keeps for the next call: self.state = state.detach()",
     )

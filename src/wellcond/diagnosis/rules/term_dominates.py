@@ -92,7 +92,7 @@ def hides_the_examples(evidence: Evidence) -> Iterator[Finding]:
         limits=NOT_APART.limits(),
         reason="Steps follow the sum: a term whose gradient is far larger than another's is satisfied first, and what "
         "satisfies it may leave nothing for the other to learn from. A posterior that equals the prior is an example.",
-        remedy="# make every term a mean over the same numbers, or give the terms beside the largest one a factor far "
+        remedy="# make every term a mean over the same numbers, or give the terms next to the largest one a factor far "
         "below 1, which may grow during training",
     )
 
@@ -101,9 +101,9 @@ def hides_the_examples(evidence: Evidence) -> Iterator[Finding]:
 def pulls_harder(evidence: Evidence) -> Iterator[Finding]:
     """A term of 100 or more whose gradient is a thousand times that of another, in the parameters that both train.
 
-    An error of numbers in thousands beside a cross-entropy, say: what the two share is trained for the one alone. A
+    An error of numbers in thousands next to a cross-entropy, say: what the two share is trained for the one alone. A
     warning; severe if the trial shows that the network trains at no rate. A penalty that is small on purpose has no
-    such large term beside it.
+    such large term next to it.
     """
     terms = None if evidence.behavior is None else evidence.behavior.uneven_terms
     if terms is None or not PULL.is_warning(terms.ratio) or not terms.largest > LARGE.at:
