@@ -145,7 +145,7 @@ class Attempts:
         if factor == 1 and not changes:
             self.trained = run
         early = after = (math.nan,) * len(self.known.before)
-        lost, most_lost, of_outputs, moved = math.nan, "", None, math.nan
+        lost, most_lost, of_outputs, moved, has_raised = math.nan, "", None, math.nan, False
         try:
             run.run(self.short)
             early = after = tuple(run.evaluate())
@@ -160,7 +160,10 @@ class Attempts:
                 raise
             run.diverged_at, run.cause = len(run.losses) + 1, str(error)
             after = (math.nan,) * len(early)
-        return Attempt(factor, factor * self.lr, run.as_run, early, after, lost, most_lost, of_outputs, moved)
+            has_raised = all(bool(p.isfinite().all()) for p in run.model.parameters())
+        return Attempt(
+            factor, factor * self.lr, run.as_run, early, after, lost, most_lost, of_outputs, moved, has_raised
+        )
 
     def allows(self, steps: int, what: str) -> bool:
         """Whether another attempt fits; if not, it is left out."""

@@ -233,7 +233,7 @@ def flat_after(inspection: Inspection, layer: str) -> str:
     for signal in inspection.signals:
         if signal.name != layer:
             continue
-        if signal.kind in GATED and signal.gradient:
+        if signal.kind in GATED and signal.gradient != 0:  # None where the last state is read, and not the outputs
             return "the gates of"
         if (signal.saturated or 0.0) > MOSTLY_FLAT:
             return f"the {signal.kind}s after"

@@ -17,7 +17,7 @@ from wellcond.diagnosis.trial_result import Swamped
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copies import CopyRun, CopyTrainer
 
 SATISFIED = 0.01
 """Share of their start to which the other terms must have fallen: they have all that they want."""
@@ -38,7 +38,7 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
 
     Returns:
         None if the loss is no sum, the term still falls, or the other terms have not fallen to a hundredth, nor to a
-        half where they are a penalty of the weights and this one has not fallen at all, or not by what is learned.
+        half where nothing is learned, or where they are a penalty of the weights and this one has not fallen at all.
     """
     trainer, own = attempts.trainer, attempts.trained
     before, after = _values(trainer, trainer.start().problem), _values(trainer, own.problem)
@@ -51,7 +51,7 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
     if not (are_satisfied or (is_stuck and others_after < SHRINKS * others_before)):
         return None
     of_weights = _are_same(others_after, _values(trainer, own.problem, 1), which)
-    if not (are_satisfied or of_weights):
+    if not (are_satisfied or of_weights or tells_nothing):
         return None
     steps = len(own.losses)
     if not attempts.allows(3 * steps // 2, "a run with one term of the loss"):
@@ -82,6 +82,15 @@ def _values(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]
             return []
         loss = problem.training_loss(index, batch)
         return [float(each.detach()) for each in addends(loss, recorded.operands)]
+
+
+def largest_alone(run: CopyRun, trainer: CopyTrainer) -> Problem | None:
+    """The problem with the term alone that is largest after a run; None if the loss is no sum of positive terms."""
+    after = _values(trainer, run.problem)
+    if len(after) < 2 or min(after) < 0:
+        return None
+    problem = trainer.problem
+    return Problem(problem.model, _only(problem.loss, after.index(max(after))), problem.source)
 
 
 def _only(loss: Any, which: int) -> Any:

@@ -24,9 +24,9 @@ from wellcond.diagnosis.probes.drawn import weighs_by_itself
 from wellcond.diagnosis.probes.goals import moves_with_the_model
 from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
 from wellcond.diagnosis.shared_norms import shared_norm
-from wellcond.diagnosis.swamped import swamped
+from wellcond.diagnosis.swamped import largest_alone, swamped
 from wellcond.diagnosis.token_labels import token_relation
-from wellcond.diagnosis.trial_result import Attempt, Handful, HeldOut, SharedNorm, Swamped, Trial, plunges
+from wellcond.diagnosis.trial_result import FALLING, Attempt, Handful, HeldOut, SharedNorm, Swamped, Trial, plunges
 from wellcond.diagnosis.worth import is_suspect, sees_pairs, worth
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
@@ -137,7 +137,7 @@ def trial(
             is_in_doubt = any(each is not None and each.best < BY_CHANCE for each in related) and not known.has_learned
             if (
                 is_in_doubt
-                and known.outcome(own) == "learns"
+                and known.outcome(own) in FALLING
                 and attempts.allows(attempts.long, "a test on other batches")
             ):
                 held_out = _held_out(trainer, batches, attempts.long)
@@ -160,6 +160,12 @@ def trial(
                     of_one_point = loss_of_one_point(copy, batches[0])
                 if allowed.has(price, "a handful of examples in training mode"):
                     few = replace(few, paired=_few_worth(problem, batches[0], in_pass, few))
+                what = "a handful of examples with one term of the loss"
+                if optimizer is not None and few.tells_nothing and allowed.has(price, what):
+                    with failures.recording(what):
+                        alone = largest_alone(attempts.trained, trainer)
+                        worth_alone = None if alone is None else _few_worth(alone, batches[0], in_pass, few)
+                        few = replace(few, alone=worth_alone)
         report("what inputs tell of targets", 0.95)
         modes = _modes(trainer, allowed)
     size = examples_in(batches[0]) if share_examples(batches[0]) else None

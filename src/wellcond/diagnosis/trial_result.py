@@ -46,6 +46,11 @@ PROPORTIONAL = 2.0
 times more between two rates that are tried."""
 
 
+NOT_APART = 0.15
+"""Gain of the right outputs over other examples' from which on a run on a handful tells examples apart. 0.8 to 1 in
+healthy networks, also in those that start slowly; below 0.1 in autoencoders whose code is all noise."""
+
+
 @dataclass(frozen=True)
 class Attempt:
     """A run at one rate.
@@ -61,6 +66,7 @@ class Attempt:
         most_lost: The parameter with most of these weights; "" if they were not counted.
         paired: What its outputs on the first batch are worth at the end; None for a short run, or if that is not known.
         moved: ‖Δθ‖/‖θ‖ after the number of steps that all attempts have taken; NaN if it is not finite.
+        has_raised: Whether it ended because the user's code raised, though all weights were finite.
     """
 
     factor: float
@@ -72,6 +78,7 @@ class Attempt:
     most_lost: str = ""
     paired: Paired | None = None
     moved: float = math.nan
+    has_raised: bool = False
 
     @property
     def loss(self) -> float:
@@ -95,6 +102,8 @@ class Handful:
             of the loss has a gradient.
         paired: What the outputs are worth after the same steps in training mode; None where that was not in question,
             because the network's own run tells examples apart, or if it is not known.
+        alone: The same after a run with the largest term of the loss only; None where `paired` tells examples apart, or
+            the loss is no sum.
     """
 
     examples: int | None
@@ -106,6 +115,12 @@ class Handful:
     uphill: float | None = None
     lost_slope: float | None = None
     paired: Paired | None = None
+    alone: Paired | None = None
+
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether outputs may as well be another example's after the run in training mode."""
+        return self.paired is not None and self.paired.gain < NOT_APART
 
     @property
     def fall(self) -> float:

@@ -61,12 +61,14 @@ class OfOne(NamedTuple):
         dim: The dimension.
         shape: Shape of its output.
         compares: As of `Attention`.
+        is_summed_elsewhere: As of `Attention`.
     """
 
     name: str
     dim: int
     shape: tuple[int, ...]
     compares: bool
+    is_summed_elsewhere: bool = False
 
 
 class SeenAttention:
@@ -76,7 +78,6 @@ class SeenAttention:
         all_masked: Share of the rows in which every entry is masked, by the name of the attention; only where it is
             positive.
         is_open: Whether calls are recorded: only those of the first pass are.
-        of_one: Softmaxes over a dimension of size one.
     """
 
     FUNCTIONS: ClassVar[dict[Any, str]] = {
@@ -94,15 +95,17 @@ class SeenAttention:
     def __init__(self) -> None:
         self.is_open = True
         self.all_masked: dict[str, float] = {}
-        self.of_one: list[OfOne] = []
+        self._of_one: list[OfOne] = []
         self._calls: dict[tuple[str, int], Attention] = {}
         self._sums: WeightedSums[tuple[str, int]] = WeightedSums()
+        self._sums_of_one: WeightedSums[int] = WeightedSums()
         self._exponentials: dict[int, Tensor] = {}
 
     def begin(self) -> None:
         """Begin a pass: only the first one is recorded."""
-        self.is_open = not self._calls and not self.of_one
+        self.is_open = not self._calls and not self._of_one
         self._sums.clear()
+        self._sums_of_one.clear()
         self._exponentials.clear()
 
     def calls(self) -> list[Attention]:
@@ -110,14 +113,21 @@ class SeenAttention:
         elsewhere = self._sums.elsewhere
         return [replace(seen, is_summed_elsewhere=key in elsewhere) for key, seen in self._calls.items()]
 
+    def of_one(self) -> list[OfOne]:
+        """All softmaxes over a dimension of size one."""
+        elsewhere = self._sums_of_one.elsewhere
+        return [seen._replace(is_summed_elsewhere=nth in elsewhere) for nth, seen in enumerate(self._of_one)]
+
     def add(self, name: str, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Record one call; attention of an unknown form is ignored."""
         if not self.is_open:
             return
         if kind == "matmul":
-            self._sums.multiplied(args)
+            for sums in (self._sums, self._sums_of_one):
+                sums.multiplied(args)
         elif kind == "einsum":
-            self._sums.contracted(args)
+            for sums in (self._sums, self._sums_of_one):
+                sums.contracted(args)
         elif kind == "exp":
             self._exponentials[output.data_ptr()] = args[0]
         elif kind == "div":
@@ -152,7 +162,8 @@ class SeenAttention:
         dim %= output.dim()
         shape, compares = tuple(output.shape), compares_data(logits)
         if output.shape[dim] == 1:
-            self.of_one.append(OfOne(name, dim, shape, compares))
+            self._sums_of_one.add(len(self._of_one), output, dim)
+            self._of_one.append(OfOne(name, dim, shape, compares))
             return
         key = self._note(name, logits.detach().float(), dim, shape, compares=compares)
         self._sums.add(key, output, dim)

@@ -232,7 +232,7 @@ class Signals:
 
     def softmaxes_of_one(self) -> list[OfOne]:
         """All softmaxes over a dimension of size one."""
-        return self._attention.of_one
+        return self._attention.of_one()
 
     def _is_fed(self, name: str) -> bool:
         """Whether parameters other than a layer's own lead to its outputs."""

@@ -25,6 +25,7 @@ from wellcond.diagnosis.probes.reach import Reach, reach
 from wellcond.diagnosis.probes.sight import Sight, sight
 from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities, similarity_floor
 from wellcond.diagnosis.probes.subject import Subject
+from wellcond.diagnosis.probes.uneven_terms import MOST_TERMS, UnevenTerms, uneven_terms
 from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
@@ -57,6 +58,7 @@ class Behavior:
         heard: Which examples the loss depends on; None if the model is not called as a whole.
         sight: What the loss sees of the outputs; None if it takes no other outputs than the model's.
         reach: Which outputs the model can give, and the lowest loss of these; None if they have no bound.
+        uneven_terms: How hard the terms of the loss pull at what they share; None if it is no sum.
         failures: What could not be probed, and why.
     """
 
@@ -78,6 +80,7 @@ class Behavior:
     heard: Heard | None = None
     sight: Sight | None = None
     reach: Reach | None = None
+    uneven_terms: UnevenTerms | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
     @property
@@ -161,6 +164,7 @@ PROBES: dict[str, Probe] = {
     "heard": Probe("which examples the loss depends on", heard, 4 / 3),
     "sight": Probe("what the loss sees of the outputs", sight, 0.0),
     "reach": Probe("which outputs the model can give", reach, 1.0),
+    "uneven_terms": Probe("how hard each term of the loss pulls", uneven_terms, (1 + 2 * MOST_TERMS) / 3),
 }
 """By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is
 read from the pass of the memory."""

@@ -84,7 +84,7 @@ def _exchange(examples: int) -> Change:
 
 
 def _losses(problem: Problem, batch: Batch, *changes: Change) -> list[float]:
-    with problem.measuring(), torch.no_grad():
+    with problem.measuring(), torch.enable_grad():  # one term of a loss is known by its graph
         return [_loss(problem, batch, change) for change in changes]
 
 
@@ -101,5 +101,5 @@ def _loss(problem: Problem, batch: Batch, change: Change, *, every: bool = False
         return with_tensors(output, {id(t): change(t) for t in tensors_in(output) if t.dim() and len(t) == examples})
 
     with bracketed([problem.model], lambda *_: None, on_exit):
-        value = float(problem.training_loss(0, batch))
+        value = float(problem.training_loss(0, batch).detach())
     return value if calls else math.nan

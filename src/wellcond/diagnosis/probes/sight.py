@@ -130,7 +130,7 @@ def _varied(exchanged: ExchangedOutputs, draw: torch.Generator) -> Tensor:
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.numel() == outputs.numel():
         varied = targets.mean() + max(float(targets.std()), 1e-6) * noise
     else:
-        varied = max(1.0, rms(outputs)) * noise
+        varied = exchanged.scale * noise
     return varied if math.isfinite(exchanged.loss(varied)) else outputs
 
 

@@ -8,6 +8,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.problem.training_step import TrainingStep
+from wellcond.results import number
 
 
 @rule("model-fails")
@@ -58,4 +59,31 @@ def fails_later(evidence: Evidence) -> Iterator[Finding]:
         remedy="# pass drop_last=True to the DataLoader, or choose a batch size that leaves no such rest"
         if is_smaller
         else "# look at shape and range of the inputs and labels of this batch",
+    )
+
+
+@rule("model-fails")
+def fails_after_a_step(evidence: Evidence) -> Iterator[Finding]:
+    """A model or a loss that takes a first step of training and raises at a later one, at every rate that was tried.
+
+    The weights are finite, and lower rates than its own raise too, so that it is not where the steps lead: what a step
+    leaves, such as a state with its graph, does not fit the next.
+    """
+    trial = evidence.trial
+    if trial is None or trial.own is None or not all(each.has_raised for each in trial.attempts):
+        return
+    lowest = min(each.lr for each in trial.attempts)
+    if not lowest < trial.own.lr:
+        return
+    at, error = trial.own.run.diverged_at or 0, trial.own.run.cause.partition("\n")[0]
+    yield Finding(
+        rule="model-fails",
+        severity="severe",
+        basis="tried",
+        summary=f"training ends at step {at}, and so it does at every rate down to {number(lowest)}: "
+        f"{error.rstrip('.')}.",
+        evidence={"step": float(at), "lowest lr tried": lowest, "error": error},
+        reason="The first step passes, so the data fit: what it leaves does not fit the next one. A state that "
+        "is kept with its graph is an example, since the graph is gone after a backward pass.",
+        remedy="# detach() what forward() keeps for the next call: self.state = state.detach()",
     )

@@ -191,6 +191,8 @@ def not_finite_after_steps(evidence: Evidence) -> Iterator[Finding]:
         return
     if any(trial.outcome(each) in FALLING for each in trial.others) or trial.uphill:
         return
+    if all(each.has_raised for each in trial.attempts):
+        return  # model-fails
     at = trial.own.run.diverged_at
     vanished = _vanished_epsilon(evidence.problem.params, optimizer)
     if vanished is not None:

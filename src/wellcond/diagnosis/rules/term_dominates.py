@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.threshold import Threshold
+from wellcond.diagnosis.rules.loss_not_decreasing import NOT_APART, without_learning
+from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 
@@ -19,6 +21,16 @@ ALONE = Threshold(
     "the term after a run of its own / after the run with all terms", math.nan, 0.75, bad="below",
     origin="a quarter is beyond the noise between two seeds",
 )  # fmt: skip
+
+PULL = Threshold(
+    "gradient of a term / that of another, in the parameters that they share", 1e3, math.nan,
+    origin="the other needs a thousand steps for what the one does in one, as in weight-domination; 70 in sound losses",
+)  # fmt: skip
+LARGE = Condition(
+    "value of the term with the larger gradient",
+    100.0,
+    origin="the squared error of targets of RMS 10, from which on they are unscaled; a penalty may be small on purpose",
+)
 
 
 @rule("term-dominates", quantity=TRAINING_LOSS)
@@ -52,4 +64,59 @@ def term_dominates(evidence: Evidence) -> Iterator[Finding]:
         "satisfies it may leave nothing for the other to learn from. A posterior that equals the prior is an example.",
         remedy="# make every term a mean over the same numbers, or give the term that falls to nothing a factor far "
         "below 1, which may grow during training",
+    )
+
+
+@rule("term-dominates", quantity=TRAINING_LOSS)
+def hides_the_examples(evidence: Evidence) -> Iterator[Finding]:
+    """Terms of the loss under which nothing is learned of the examples, although the largest term alone learns of them.
+
+    Outputs may as well be another example's after the network's own run, and after a run of Adam on eight examples
+    (loss-not-decreasing); after the same run with the largest term alone they are told apart, by 15 % of the loss or
+    more. Severe.
+    """
+    trial = evidence.trial
+    runs = None if trial is None else without_learning(trial)
+    alone = None if runs is None else runs[1].alone
+    if runs is None or alone is None or NOT_APART.is_severe(alone.gain):
+        return
+    _, few, _, of_few = runs
+    yield Finding(
+        rule="term-dominates",
+        severity="severe",
+        basis="tried",
+        summary=f"with all terms of the loss, {len(few.run.losses)} steps of Adam do not tell a handful of examples "
+        f"apart (the loss is {number(of_few.loss)}, and {number(of_few.of_others)} with the outputs of others); with "
+        f"the largest term alone they do ({number(alone.loss)} and {number(alone.of_others)}).",
+        evidence={"gain with all terms": of_few.gain, "gain with the largest term alone": alone.gain},
+        limits=NOT_APART.limits(),
+        reason="Steps follow the sum: a term whose gradient is far larger than another's is satisfied first, and what "
+        "satisfies it may leave nothing for the other to learn from. A posterior that equals the prior is an example.",
+        remedy="# make every term a mean over the same numbers, or give the terms next to the largest one a factor far "
+        "below 1, which may grow during training",
+    )
+
+
+@rule("term-dominates", quantity=TRAINING_LOSS)
+def pulls_harder(evidence: Evidence) -> Iterator[Finding]:
+    """A term of 100 or more whose gradient is a thousand times that of another, in the parameters that both train.
+
+    An error of numbers in thousands next to a cross-entropy, say: what the two share is trained for the one alone. A
+    warning; severe if the trial shows that the network trains at no rate. A penalty that is small on purpose has no
+    such large term next to it.
+    """
+    terms = None if evidence.behavior is None else evidence.behavior.uneven_terms
+    if terms is None or not PULL.is_warning(terms.ratio) or not terms.largest > LARGE.at:
+        return
+    yield Finding(
+        rule="term-dominates",
+        severity=of_symptom(evidence, is_far=False),
+        basis="measured",
+        summary=f"a term of the loss is {number(terms.largest)}, another {number(terms.smallest)}, and its gradient is "
+        f"{number(terms.ratio)} times the other's in the parameters that they share.",
+        evidence={"larger term": terms.largest, "smaller term": terms.smallest, "ratio of gradients": terms.ratio},
+        reason="Steps follow the sum: of the smaller term they see next to nothing, and Adam divides by the size of "
+        "the larger one.",
+        remedy="# scale what the larger term compares to a standard deviation of 1 (targets, returns, boxes), or give "
+        "the term a factor that makes both gradients alike",
     )

@@ -49,7 +49,7 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
     proportional to the distance, and outputs of order 1 have to grow first. A network that returns such values already,
     trained or with a scale of its own, is not reported, and neither is a loss that standardizes the targets itself: it
     is no lower where outputs equal the targets. If there are several targets, each is compared with the outputs of its
-    size.
+    size, or, one number for each example, with outputs of which a loss may choose one, as of the values of actions.
     """
     inspection = evidence.inspection
     output = None if inspection is None else inspection.output
@@ -58,6 +58,8 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
     for fact in inspection.targets:
         of_its_size = [each for each in inspection.outputs if math.prod(each.shape) == math.prod(fact.shape)]
         returned = min(of_its_size, key=lambda each: each.shape != fact.shape, default=None)
+        if returned is None and math.prod(fact.shape) == fact.shape[0]:  # one of several outputs is compared
+            returned = next((each for each in inspection.outputs if each.shape[:1] == fact.shape[:1]), None)
         if fact.is_index or fact.is_binary or not fact.features or returned is None:
             continue
         is_large = RMS.is_warning(fact.rms) and not returned.rms > ALREADY_LARGE.at * fact.rms

@@ -28,8 +28,8 @@ LAYERS = Condition("layers", 3, origin="a median needs others to compare with")
 def weight_domination(evidence: Evidence) -> Iterator[Finding]:
     """A layer whose weight has grown until its updates are negligible (huang2020, section 4.1).
 
-    lr·‖∂L/∂W‖/‖W‖ is a thousandth of the median layer's or less, and rms·√fan_in of the weight is above 10. For plain
-    SGD, whose updates are proportional to gradients.
+    rms·√fan_in of the weight is above 10, and lr·‖∂L/∂W‖/‖W‖ a thousandth or less of the median layer's, among those
+    that have no such weight. For plain SGD, whose updates are proportional to gradients.
     """
     inspection = evidence.inspection
     if inspection is None or not isinstance(evidence.optimizer, SGD):
@@ -38,7 +38,9 @@ def weight_domination(evidence: Evidence) -> Iterator[Finding]:
     relative = {w.name: (w.lr or 0.0) * (w.gradient or 0.0) / w.rms for w in weights}
     if len(relative) < LAYERS.at:
         return
-    median = sorted(relative.values())[len(relative) // 2]
+    # of those with ordinary weights, because most of a network's may be too large
+    ordinary = [relative[w.name] for w in weights if not GAIN.is_warning(w.gain or 0.0)] or [*relative.values()]
+    median = sorted(ordinary)[len(ordinary) // 2]
     for w in weights:
         if GAIN.is_warning(w.gain or 0.0) and relative[w.name] < UPDATE.warn * median:
             yield Finding(

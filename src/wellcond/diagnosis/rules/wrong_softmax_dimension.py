@@ -50,18 +50,20 @@ def over_one(evidence: Evidence) -> Iterator[Finding]:
     """A softmax over a dimension of size one: it is 1 whatever it is given, and passes no gradient on.
 
     Severe, or a warning if a trial shows that the network trains all the same. Attention to a single key is not
-    reported, nor sequences of one step.
+    reported, nor sequences of one step; that of a single query is, and severe, if the weights are then summed over the
+    keys.
     """
     inspection = evidence.inspection
     if inspection is None:
         return
     trains = evidence.trial is not None and evidence.trial.trains
     for seen in inspection.softmaxes_of_one:
-        if not seen.compares and _is_inside(inspection, seen):
+        of_queries = seen.compares and seen.is_summed_elsewhere
+        if of_queries or (not seen.compares and _is_inside(inspection, seen)):
             yield Finding(
                 rule="wrong-softmax-dimension",
                 layer=seen.name,
-                severity="warning" if trains else "severe",
+                severity="warning" if trains and not of_queries else "severe",
                 basis="proven",
                 summary=f"the softmax after {seen.name} goes over dimension {seen.dim} of {list(seen.shape)}, which "
                 "has one entry: it is 1 whatever it is given, and what comes before it is never trained.",
