@@ -72,7 +72,7 @@ def hides_the_examples(evidence: Evidence) -> Iterator[Finding]:
     """Terms of the loss under which nothing is learned of the examples, although the largest term alone learns of them.
 
     Outputs may as well be another example's after the network's own run, and after a run of Adam on eight examples
-    (loss-not-decreasing); after the same run with the largest term alone they are told apart, by 15 % of the loss or
+    (loss-not-decreasing); after the same run with the largest term alone they differ, by 15 % of the loss or
     more. Severe.
     """
     trial = evidence.trial
