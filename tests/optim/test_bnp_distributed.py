@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def worker(rank: int, folder: str) -> None:
     torch.distributed.init_process_group("gloo", store, timedelta(seconds=60), rank=rank, world_size=WORLD)
     train_on_even_inputs(rank, folder)
     train_on_uneven_inputs(rank, folder)
+    gc.collect()  # a wrapped model is part of a cycle, and must not outlive the group
     torch.distributed.destroy_process_group()
 
 

@@ -46,7 +46,7 @@ PROPORTIONAL = 2.0
 times more between two rates that are tried."""
 
 
-NOT_APART = 0.15
+LEAST_GAIN = 0.15
 """Gain of the right outputs over other examples' from which on a run on a handful tells examples apart. 0.8 to 1 in
 healthy networks, also in those that start slowly; below 0.1 in autoencoders whose code is all noise."""
 
@@ -120,7 +120,7 @@ class Handful:
     @property
     def tells_nothing(self) -> bool:
         """Whether outputs may as well be another example's after the run in training mode."""
-        return self.paired is not None and self.paired.gain < NOT_APART
+        return self.paired is not None and self.paired.gain < LEAST_GAIN
 
     @property
     def fall(self) -> float:

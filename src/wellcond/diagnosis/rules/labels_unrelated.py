@@ -46,8 +46,8 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
     sequences of tokens with a label for every position, it is compared how often each token and each label occurs in a
     sequence. For one label of a whole sequence, the features are tokens, tokens at their places, and pairs of
     neighbors; without structure in the tokens, as in an exercise like parity, it is a warning, since such a label may
-    depend on more. Not reported if the network has learned something; a warning if what it learns of half of the
-    batches is of no use for the others, also where the inputs have no structure.
+    depend on more. Not reported for classes of noise, and if the network has learned something; a warning if what it
+    learns of half of the batches is of no use for the others.
     """
     trial = evidence.trial
     relation = None if trial is None else trial.relation or trial.token_relation
@@ -55,14 +55,13 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
         return
     is_dense = relation.is_regression and relation.examples >= max(EXAMPLES.severe, PER_FEATURE.at * relation.features)
     is_structured = relation.structure >= STRUCTURE.at or is_dense
-    is_memorized = trial.held_out is not None and trial.held_out.is_memorized
-    is_open = (relation.is_of_whole or is_memorized) and not is_structured
+    is_open = relation.is_of_whole and not is_structured
     has_power = relation.effective >= (EXAMPLES.severe if is_open else EXAMPLES.warn) and (is_structured or is_open)
     is_slow = relation.slow is not None and relation.slow.rest > SLOW.at
     if not has_power or relation.best > CHANCE.severe or is_slow:
         return
     is_learned = trial.own is not None and trial.outcome(trial.own) == "learns"
-    if is_learned and not is_memorized:
+    if is_learned and not (trial.held_out is not None and trial.held_out.is_memorized):
         return
     yield Finding(
         rule="labels-unrelated",

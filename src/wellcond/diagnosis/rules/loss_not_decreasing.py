@@ -12,8 +12,7 @@ from wellcond.diagnosis.probes.paired import Paired
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.runs import run_rows
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.diagnosis.trial_result import NOT_APART as APART
-from wellcond.diagnosis.trial_result import RISING, Attempt, Handful, Trial
+from wellcond.diagnosis.trial_result import LEAST_GAIN, RISING, Attempt, Handful, Trial
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 
@@ -44,7 +43,7 @@ EXCHANGED = Condition(
     origin="0.1 to 1 in healthy networks; 0.01 in those that start slowly",
 )  # fmt: skip
 NOT_APART = Threshold(
-    "the same of eight examples trained with Adam in training mode", math.nan, APART, bad="below",
+    "the same of eight examples trained with Adam in training mode", math.nan, LEAST_GAIN, bad="below",
     origin="0.8 to 1 in healthy networks, also in those that start slowly; below 0.1 in autoencoders whose code is all "
     "noise",
 )  # fmt: skip

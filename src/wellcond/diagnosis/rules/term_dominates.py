@@ -78,8 +78,10 @@ def hides_the_examples(evidence: Evidence) -> Iterator[Finding]:
     trial = evidence.trial
     runs = None if trial is None else without_learning(trial)
     alone = None if runs is None else runs[1].alone
-    if runs is None or alone is None or NOT_APART.is_severe(alone.gain):
+    if trial is None or runs is None or alone is None or NOT_APART.is_severe(alone.gain):
         return
+    if trial.swamped is not None and trial.swamped.are_of_weights:
+        return  # weight-decay-dominates reports a penalty of the weights
     _, few, _, of_few = runs
     yield Finding(
         rule="term-dominates",
