@@ -241,8 +241,9 @@ def test_a_finding_is_reported_as_it_begins() -> None:
             optimizer.step()
             if step < 40:
                 rec.step(torch.tensor(1.0))
-        with pytest.warns(FindingWarning, match="non-finite"):
+        with pytest.warns(FindingWarning, match="non-finite") as warned:
             rec.step(torch.tensor(math.nan))
+        assert warned[0].filename == __file__  # at the line of the loop
         assert [finding.rule for finding in seen] == ["non-finite"]  # at its step, not at the end
         assert seen[0].step == 40
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from wellcond.network.calling import one_line
+
+PACKAGE = str(Path(__file__).parents[1])
+"""Folder of the library, in which no line of a training loop is."""
 
 
 class RecordingWarning(UserWarning):
@@ -61,8 +66,11 @@ class Mishaps:
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn; a filter that turns warnings into errors must not end the training either."""
+    """Warn at the line of the training loop; a filter that turns warnings into errors must not end it either."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
     try:
-        warnings.warn(message, category, stacklevel=2)
+        warnings.warn(message, category, stacklevel=level)
     except Warning:
         warnings.showwarning(message, category, __file__, 0)
