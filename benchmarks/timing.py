@@ -34,6 +34,14 @@ class Clock:
         result = function()
         return time.process_time() - begin, result
 
+    def wall(self, function: Callable[[], Any]) -> float:
+        """Wall seconds, on a GPU between synchronizations."""
+        if self.is_cuda:
+            return self(function)[0]
+        begin = time.perf_counter()
+        function()
+        return time.perf_counter() - begin
+
 
 def interleaved(
     clock: Clock, tasks: Mapping[str, Callable[[], Any]], rounds: int, limit_s: float = float("inf")
@@ -84,7 +92,8 @@ def _status(field: str) -> int:
 def environment(device: str) -> dict[str, Any]:
     """Versions and hardware, for the record."""
     names = ("torch", "numpy", "scipy", "transformers", "curvlinops-for-pytorch", "PyHessian", "hessian-eigenthings",
-             "Landscaper", "nngeometry", "backpack-for-pytorch", "torchmortem", "torch-audit")  # fmt: skip
+             "Landscaper", "nngeometry", "backpack-for-pytorch", "torchmortem", "torch-audit",
+             "wandb", "cockpit-for-pytorch", "pyarrow")  # fmt: skip
     versions: dict[str, str | None] = {"wellcond": wellcond.__version__}
     for name in names:
         try:

@@ -115,11 +115,15 @@ def summary(every: dict[str, Outcome]) -> str:
     helped = [each for each in sick if each.holds is not None]
     right = [each for each in healthy if each.holds in (None, True)]
     silent = sum(each.holds is None for each in healthy)
+    unhelped = [each for each in every.values() if each.holds is None]
+    missed = sum(each.random_wins for each in unhelped)
+    beaten = sum(each.random_wins for each in every.values()) - missed
     return (
         f"Of {len(sick)} sick set-ups a remedy helps {len(helped)}; after ten times more steps it still wins in "
         f"{sum(each.holds is True for each in helped)} of these. Of {len(healthy)} healthy ones `treat` says that "
         f"nothing helps, or names a gain that holds, in {len(right)} ({silent} and {len(right) - silent}). The random "
-        f"remedy ends clearly below the choice in {sum(each.random_wins for each in every.values())} of {len(every)}."
+        f"remedy ends clearly below a winner in {beaten} of {len(every) - len(unhelped)}, and clearly below the "
+        f"untreated network in {missed} of the {len(unhelped)} where `treat` says that nothing helps."
     )
 
 

@@ -18,7 +18,8 @@ import torch
 
 import wellcond as wc
 from benchmarks.verdicts.controls import CONTROLS
-from wellcond.diagnosis.inspection.inspect import Inspection, inspect
+from wellcond.diagnosis.inspection.inspect import inspect
+from wellcond.diagnosis.inspection.inspection import Inspection
 
 PATH = Path(__file__).resolve().parents[2] / "src" / "wellcond" / "diagnosis" / "rules" / "healthy.json"
 PERCENTILES = (1, 5, 50, 95, 99)

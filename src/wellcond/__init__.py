@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 
     from wellcond.measurements.blocks.marchenko_pastur import MarchenkoPastur, marchenko_pastur
 
+    # layers
+    from wellcond.measurements.layers.sizes import LayerSize, SizeTable, sizes
+
     # how large the learning rate may be
     from wellcond.learning_rate import meanfield
 
@@ -108,6 +111,7 @@ __all__ = [
     "LayerConditioning",
     "LayerFactors",
     "LayerNeurons",
+    "LayerSize",
     "LinearOperator",
     "LocalHessian",
     "LossSlice",
@@ -125,6 +129,7 @@ __all__ = [
     "Row",
     "Run",
     "ScaleAmendedSGD",
+    "SizeTable",
     "Spectrum",
     "SuggestedRate",
     "Trace",
@@ -157,6 +162,7 @@ __all__ = [
     "read_run",
     "remedy",
     "rule",
+    "sizes",
     "spectrum",
     "suggest_lr",
     "trace",
@@ -174,6 +180,9 @@ _ON_DEMAND = {
     "back_matching": "wellcond.measurements.blocks.back_matching",
     "MarchenkoPastur": "wellcond.measurements.blocks.marchenko_pastur",
     "marchenko_pastur": "wellcond.measurements.blocks.marchenko_pastur",
+    "LayerSize": "wellcond.measurements.layers.sizes",
+    "SizeTable": "wellcond.measurements.layers.sizes",
+    "sizes": "wellcond.measurements.layers.sizes",
     "meanfield": "wellcond.learning_rate.meanfield",
     "diagnose": "wellcond.diagnosis.diagnose",
     "Diagnosis": "wellcond.diagnosis.diagnosis",

@@ -6,9 +6,21 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+PAGE = "More about {name}: the page Errors of the documentation, errors.html#{anchor}"
+"""Note below the traceback of every exception; the page has a section of this name."""
+
+
+def _add_page(error: BaseException) -> None:
+    name = type(error).__name__
+    error.add_note(PAGE.format(name=name, anchor=name.lower()))
+
 
 class WellcondError(Exception):
     """Base class of wellcond's exceptions."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        _add_page(self)
 
 
 class InvalidProblem(WellcondError, ValueError):
@@ -29,6 +41,10 @@ class NotDeterministic(WellcondError, RuntimeError):
 
 class NonFinite(WellcondError, FloatingPointError):
     """NaN or infinity in the data, the weights, an activation or the loss."""
+
+
+class LostRank(WellcondError, RuntimeError):
+    """A process of a training on several has ended, came late, or does not answer."""
 
 
 class UnknownLayer(WellcondError, KeyError):
@@ -104,4 +120,5 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, result: Any) -> None:
         super().__init__(f"{getattr(result, 'status', 'interrupted')}; see .result of this exception")
+        _add_page(self)
         self.result = result

@@ -19,6 +19,7 @@ from wellcond.network.isolation.snapshot import Snapshot
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
+from wellcond.problem.ranks.orders import Member, order, shared_work
 
 ParameterBlock = Sequence[int]
 """Positions of some parameters in the operator."""
@@ -47,6 +48,21 @@ class Linearized:
     terms: float
 
 
+@dataclass
+class Passed:
+    """What a sum over batches has passed.
+
+    Attributes:
+        weight: The weight of all batches.
+        terms: Number of terms in all of them.
+        passes: Number of batches.
+    """
+
+    weight: float = 0.0
+    terms: float = 0.0
+    passes: int = 0
+
+
 class CurvatureOperator(TensorOperator):
     """A curvature matrix of the mean loss over chosen parameters, flattened in the model's order.
 
@@ -60,6 +76,8 @@ class CurvatureOperator(TensorOperator):
 
     product_passes: ClassVar[float]
     """Cost of one product with a kept graph, in forward+backward passes."""
+    adds_up: ClassVar[bool] = False
+    """Whether processes may add up the products of their own batches, since no random numbers depend on the place."""
     params: dict[str, nn.Parameter]
 
     def __init__(self, problem: Problem, *, layers: str | Sequence[str] | None = None) -> None:
@@ -139,8 +157,24 @@ class CurvatureOperator(TensorOperator):
         return self._products_of(jobs)
 
     def _products_of(self, jobs: Sequence[tuple[ParameterBlock, Tensor]]) -> list[Tensor]:
-        weight = terms = 0.0
-        passes = 0
+        names = self.names
+        member = self.problem.member if self.adds_up else None
+        if member is None:
+            totals, numbers = self.sums_of(jobs)
+        else:
+            blocks = [tuple(block) for block, _ in jobs]
+            columns = [columns for _, columns in jobs]
+            totals, numbers = member.ask(add_products, type(self), tuple(names), blocks, tensors=columns)
+        for total, (block, _) in zip(totals, jobs, strict=True):
+            share = 1 - block[0] / len(names)  # a block's product ends at its first parameter
+            self.problem.count_products(len(total), len(total) * share * self.product_passes * numbers.passes)
+            divisor = self.divisor(numbers.weight, numbers.terms)
+            self.check_finite(total.div_(divisor), [names[i] for i in block])
+        return [total.T for total in totals]
+
+    def sums_of(self, jobs: Sequence[tuple[ParameterBlock, Tensor]]) -> tuple[list[Tensor], Passed]:
+        """Weighted sums over the batches of products with blocks, transposed, and what they are sums over."""
+        passed = Passed()
         names = self.names
         # a kept graph needs the measured state too: gradient checkpointing runs the model again in the backward pass
         with (
@@ -157,14 +191,10 @@ class CurvatureOperator(TensorOperator):
                         for place, part in zip(self.split(row, chosen), parts, strict=True):
                             if part is not None:
                                 place.add_(part, alpha=batch.weight)
-                weight += batch.weight
-                terms += batch.terms
-                passes += 1
-        for total, chosen, (block, _) in zip(totals, named, jobs, strict=True):
-            share = 1 - block[0] / len(names)  # a block's product ends at its first parameter
-            self.problem.count_products(len(total), len(total) * share * self.product_passes * passes)
-            self.check_finite(total.div_(self.divisor(weight, terms)), chosen)
-        return [total.T for total in totals]
+                passed.weight += batch.weight
+                passed.terms += batch.terms
+                passed.passes += 1
+        return totals, passed
 
     # graphs
 
@@ -194,3 +224,25 @@ class CurvatureOperator(TensorOperator):
         others = Snapshot(roots, known=modules, code=True)
         tensors = dict.fromkeys(t for each in (held, others) for t in (*each.parameters, *each.tensors))
         return Fingerprint([*held.values, *others.values], tensors, is_passing=is_passing)
+
+
+@order
+def add_products(
+    member: Member,
+    kind: type[CurvatureOperator],
+    names: Sequence[str],
+    blocks: Sequence[ParameterBlock],
+    columns: Sequence[Tensor],
+) -> tuple[list[Tensor], Passed]:
+    """Sums of products over the batches of all processes."""
+    totals, passed = [torch.zeros_like(each.T) for each in columns], Passed()
+    with shared_work(member.team):
+        if member.has_data:
+            key = kind, tuple(names)
+            if key not in member.state:
+                member.state[key] = kind(member.problem, layers=list(names))
+            totals, passed = member.state[key].sums_of(list(zip(blocks, columns, strict=True)))
+    totals = member.team.add(totals, "products")
+    numbers = torch.tensor([passed.weight, passed.terms, passed.passes], dtype=torch.float64)
+    weight, terms, passes = member.team.add([numbers], "orders")[0].tolist()
+    return totals, Passed(weight, terms, round(passes))

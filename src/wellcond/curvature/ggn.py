@@ -84,6 +84,8 @@ class GGN(OutputCurvature):
         tensor([[5.]])
     """
 
+    adds_up = True
+
     def _output_product(self, evaluation: Evaluation, outputs: Tensor) -> OutputProduct:
         return loss_hessian(evaluation, outputs)
 

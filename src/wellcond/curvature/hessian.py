@@ -34,6 +34,7 @@ class Hessian(CurvatureOperator):
     """
 
     product_passes = 2.0
+    adds_up = True
 
     def __init__(self, problem: Problem, *, layers: str | Sequence[str] | None = None) -> None:
         super().__init__(problem, layers=layers)

@@ -8,13 +8,15 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
+from wellcond.diagnosis.probes.dropped import Dropped, Undropped
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.diagnosis.worth import worth
-from wellcond.network.dropped import Dropped, Undropped
 from wellcond.results import Progress
 from wellcond.training.copies import CopyRun, CopyTrainer
 from wellcond.training.optimizers import adds_penalty, begins_at_zero, nonzero_lr, shrinking_steps
@@ -131,13 +133,14 @@ class Attempts:
         known = replace(known, own=own)
         others: list[Attempt] = []
         lowest = min(known.fall(own)[0], known.fall(own, early=True)[0])
-        if not lowest > -RISE or not math.isfinite(known.spike) or known.spike > SPIKE:
-            others = self.lower(known, own)
-        elif not known.has_learned and not known.fall(own)[0] > 0.5:
-            others = self.higher(known)
-            if not known.trains and not any(known.outcome(each) in FALLING for each in others):
-                others += self.lower(known, own)
-        return own, others, self.variants(known)
+        with self.trained.parked():
+            if not lowest > -RISE or not math.isfinite(known.spike) or known.spike > SPIKE:
+                others = self.lower(known, own)
+            elif not known.has_learned and not known.fall(own)[0] > 0.5:
+                others = self.higher(known)
+                if not known.trains and not any(known.outcome(each) in FALLING for each in others):
+                    others += self.lower(known, own)
+            return own, others, self.variants(known)
 
     def attempt(self, factor: float, steps: int, **changes: Any) -> Attempt:
         """A run at `factor` times the own rate, with other changes as in `CopyTrainer.start`."""
@@ -242,8 +245,9 @@ class Attempts:
 def _moved(trainer: CopyTrainer, run: CopyRun) -> float:
     """How far a run has gone: ‖Δθ‖/‖θ‖ over all trainable parameters."""
     pairs = [*zip(trainer.problem.params.values(), run.problem.params.values(), strict=True)]
-    size = sum(float(before.detach().double().square().sum()) for before, _ in pairs)
-    way = sum(float((after.detach().double() - before.detach().double()).square().sum()) for before, after in pairs)
+    sizes = [before.detach().double().square().sum() for before, _ in pairs]
+    ways = [(after.detach().double() - before.detach().double()).square().sum() for before, after in pairs]
+    size, way = torch.stack([torch.stack(sizes).sum(), torch.stack(ways).sum()]).tolist()
     return math.sqrt(way / size) if size else math.inf
 
 
@@ -253,11 +257,14 @@ def _lost(trainer: CopyTrainer, run: CopyRun) -> tuple[float, str]:
     NaN if none has a gradient.
     """
     held = {p for group in run.optimizer.param_groups for p in group["params"]}
-    lost: dict[str, int] = {}
-    reached = 0
+    counts: dict[str, Tensor] = {}
     for (name, before), after in zip(trainer.problem.params.items(), run.problem.params.values(), strict=True):
         if after in held and after.grad is not None and not after.grad.is_sparse:
             has_gradient = after.grad != 0
-            lost[name] = int(((before == after) & has_gradient).sum())
-            reached += int(has_gradient.sum())
+            counts[name] = torch.stack([((before == after) & has_gradient).sum(), has_gradient.sum()])
+    if not counts:
+        return math.nan, ""
+    both = torch.stack([*counts.values()]).tolist()  # at once: each number that is read waits for the device
+    lost = {name: count for name, (count, _) in zip(counts, both, strict=True)}
+    reached = sum(count for _, count in both)
     return (sum(lost.values()) / reached, max(lost, key=lambda name: lost[name])) if reached else (math.nan, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from enum import StrEnum
@@ -10,11 +11,12 @@ from typing import Literal
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from wellcond.diagnosis.on_gpu import OnGpu
 from wellcond.diagnosis.probes.behavior import price as probes_price
 from wellcond.diagnosis.trial import trial_price
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost
-from wellcond.training.optimizers import groups_of
+from wellcond.training.optimizers import evaluations_of, groups_of
 
 
 class PartName(StrEnum):
@@ -35,15 +37,15 @@ class PartName(StrEnum):
 
 
 FAST_U, FAST_SECONDS = 100.0, 2.0
-"""Most that a fast diagnosis takes: training steps, or seconds if these allow more steps."""
+"""Most that a fast diagnosis takes: training steps, or seconds on an ordinary core if these allow more steps."""
 LEVELS = (4 * FAST_U, 2 * FAST_U)
 """Steps of a fast diagnosis of networks whose steps are quick. They are few, so that two runs take the same."""
 SHARE_OF_STEPS = 0.5
 """Share of the seconds for the steps themselves; the rest is for what is computed from them."""
 INSPECTION_U = 4.0
 """Cost of the inspection, after which the first findings are there."""
-STEP_TIMED_U = 1.0
-"""Cost of the step that is timed."""
+STEP_TIMED_U = 2.0
+"""Cost of the steps that are counted and timed."""
 LAYER_BATCHES = 4
 """Batches whose layers are measured, for every `FAST_U`: one pass, and the spectra of inputs and output gradients."""
 GRAPH_U = 2.5
@@ -85,6 +87,7 @@ class Budget:
         is_fast: Whether only the largest eigenvalues are measured, without a certificate, and no trace.
         rate_is_apart: Whether the rate depends on another matrix than the Hessian, as with Adam.
         most: Steps that a fast diagnosis may take, in u; infinite for others.
+        on_gpu: What full precision takes on a GPU, once it is known; None on a CPU.
         prices: Estimate of each part's cost, in u, in the order in which they are measured.
     """
 
@@ -104,6 +107,9 @@ class Budget:
         self._product = product_price(problem.model) + PRECONDITIONED_U * self.rate_is_apart
         self._start = GRAPH_U + STEP_U * (optimizer is not None)
         self._products = MOST_PRODUCTS
+        self.on_gpu: OnGpu | None = None
+        self._evaluations = evaluations_of(optimizer)
+        self._is_on_gpu = problem.device.type == "cuda"
         self.most = FAST_U if self.is_fast else math.inf
         self.prices = self._planned()
 
@@ -111,7 +117,7 @@ class Budget:
         """Plan for more steps where they are quick.
 
         Args:
-            step_seconds: What a training step takes.
+            step_seconds: What a training step takes on an ordinary core, so that busy machines judge alike.
         """
         if self.is_fast:
             fitting = (most for most in LEVELS if most * step_seconds <= SHARE_OF_STEPS * FAST_SECONDS)
@@ -127,7 +133,8 @@ class Budget:
     def layer_batches(self) -> int:
         """The number of batches whose layers are measured."""
         batches = self._problem.batch_count
-        return min(batches, int(LAYER_BATCHES * self.most / FAST_U)) if self.is_fast else batches
+        slower = 1.0 if self.on_gpu is None else self.on_gpu.slower
+        return min(batches, max(1, int(LAYER_BATCHES * self.most / FAST_U / slower))) if self.is_fast else batches
 
     @property
     def least_curvature(self) -> float:
@@ -140,6 +147,8 @@ class Budget:
         if not self.is_fast:
             return batches
         used, self._products = self._divided(self.left)
+        if self.on_gpu is not None:
+            self._products = min(self._products, self.on_gpu.products)
         return used
 
     def _divided(self, left: float) -> tuple[int, int]:
@@ -156,11 +165,20 @@ class Budget:
         }
         if not self.is_fast:
             batches = self._problem.batch_count
-            runs = trial_price(self._batch_size, batches)
+            runs = trial_price(self._batch_size, batches, on_gpu=self._is_on_gpu, evaluations=self._evaluations)
             return fixed | {PartName.TRIAL: runs} | self._curvature_prices(batches, MOST_PRODUCTS)
         left = self.most - sum(fixed.values())
-        runs = min(trial_price(self._batch_size, self._problem.batch_count, left), left - self.least_curvature)
-        return fixed | {PartName.TRIAL: runs} | self._curvature_prices(*self._divided(left - runs))
+        price = functools.partial(
+            trial_price, self._batch_size, self._problem.batch_count, left, on_gpu=self._is_on_gpu
+        )
+        runs = min(price(), left - self.least_curvature)
+        curvature = self._curvature_prices(*self._divided(left - runs))
+        # the first run is made in any case, also if each of its steps takes several evaluations
+        return (
+            fixed
+            | {PartName.TRIAL: runs if self._evaluations == 1 else price(evaluations=self._evaluations)}
+            | curvature
+        )
 
     def _curvature_prices(self, batches: int, products: int) -> dict[PartName, float]:
         spectrum = (GRAPH_U + products * self._product) * batches

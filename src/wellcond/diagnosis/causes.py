@@ -16,6 +16,7 @@ what training shows, whatever the cause."""
 KINDS: dict[str, Kind] = {
     # code and data
     "model-fails": "fault",
+    "half-overflow": "fault",
     "output-loss-mismatch": "fault",
     "non-finite": "fault",
     "no-gradient": "fault",
@@ -41,6 +42,8 @@ KINDS: dict[str, Kind] = {
     "dropout-too-strong": "fault",
     "dropout-in-eval": "fault",
     "optimizer-setting": "fault",
+    "gradient-underflow": "fault",
+    "rounding-error": "fault",
     "lost-updates": "fault",
     # what only a recorded run shows
     "gradients-not-cleared": "fault",
@@ -138,12 +141,24 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "vanishing-gradient", "activation-drift", "rank-collapse", "dying-neurons", "learning-rate-too-low",
         "loss-not-decreasing",
     ),
-    "lost-updates": ("learning-rate-too-low", "loss-not-decreasing"),
+    "half-overflow": (
+        "non-finite", "no-gradient", "vanishing-gradient", "exploding-gradient", "saturated-output", "activation-drift",
+        "attention-saturation", "diverging", "learning-rate-too-high", "labels-unrelated", "loss-not-decreasing",
+    ),
+    "gradient-underflow": (
+        "no-gradient", "vanishing-gradient", "lost-updates", "learning-rate-too-high", "learning-rate-too-low",
+        "labels-unrelated", "loss-not-decreasing",
+    ),
+    "rounding-error": (
+        "gradient-underflow", "attention-saturation", "bad-initialisation", "lost-updates", "diverging",
+        "learning-rate-too-high", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
+    ),
+    "lost-updates": ("no-gradient", "learning-rate-too-low", "loss-not-decreasing"),
     "dropout-too-strong": ("diverging", "learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
     # what only a recorded run shows
     "gradients-not-cleared": ("data-changed", "loss-spike", "weight-decay-dominates", *_OF_A_WRONG_SCALE),
     "data-changed": (
-        "stale-statistics", "dying-neurons", "saturated-activation", "exploding-gradient",
+        "loss-spike", "stale-statistics", "dying-neurons", "saturated-activation", "exploding-gradient",
         "vanishing-gradient", "non-finite", "diverging", "learning-rate-too-high", "loss-not-decreasing",
     ),
     "repeated-batches": ("overfitting", "stale-statistics", "data-changed", "diverging"),
@@ -199,8 +214,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
 MUTUAL = frozenset(
     {
         "activation-drift", "batchnorm-mode-gap", "diverging", "dying-neurons", "exploding-gradient",
-        "labels-unrelated", "learning-rate-too-high", "loss-spike", "no-gradient", "non-finite", "rank-collapse",
-        "saturated-activation", "saturated-output", "vanishing-gradient",
+        "labels-unrelated", "learning-rate-too-high", "loss-spike", "lost-updates", "no-gradient", "non-finite",
+        "rank-collapse", "saturated-activation", "saturated-output", "vanishing-gradient",
     }
 )  # fmt: skip
 """The only rules that may explain themselves through others. A rate that is too high explodes gradients, and gradients

@@ -12,6 +12,7 @@ from wellcond.curvature.spectra.trace import Trace, trace
 from wellcond.diagnosis.budget import SHARE_OF_RATE, TRACE_PRODUCTS, Budget, PartName
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.mini_batches import first_batches
+from wellcond.diagnosis.on_gpu import with_fewer_examples
 from wellcond.diagnosis.parts import Parts
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.limits.max_lr import max_lr
@@ -35,6 +36,8 @@ class Limits(TypedDict):
 def with_curvature(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
     """The Hessian's eigenvalues, the rate and the trace: what matters most first."""
     problem, optimizer = first_batches(evidence.problem, budget.plan_products()), evidence.optimizer
+    if budget.on_gpu is not None:
+        problem = with_fewer_examples(problem, budget.on_gpu.examples)
     confidence = None if budget.is_fast else 0.99
 
     @functools.cache

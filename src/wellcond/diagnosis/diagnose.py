@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -16,10 +15,13 @@ from wellcond.diagnosis.budget import SHARE_OF_TRIAL, Budget, PartName, check_bu
 from wellcond.diagnosis.curvature import with_curvature
 from wellcond.diagnosis.diagnosis import ASSUMED_LR, Diagnosis, about
 from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import check_known, completed, judged, lines_by_remedy
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
 from wellcond.diagnosis.mini_batches import first_batches
+from wellcond.diagnosis.nominal_step import nominal_step_seconds
+from wellcond.diagnosis.on_gpu import on_gpu
 from wellcond.diagnosis.parts import Parts
 from wellcond.diagnosis.probes.behavior import Behavior, behavior
 from wellcond.diagnosis.trial import trial
@@ -28,20 +30,22 @@ from wellcond.errors import NonFinite, NotDeterministic
 from wellcond.measurements.layers.conditioning import conditioning
 from wellcond.measurements.layers.layer_pass import LayerPass, layer_pass
 from wellcond.measurements.layers.neurons import neurons
-from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.isolation.arithmetic import trained_in
 from wellcond.network.layers import chosen_layers
 from wellcond.problem.apart import taken_apart
-from wellcond.problem.arguments import check_is_problem
+from wellcond.problem.arguments import check_unchanged
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.problem.working_mode import in_working_mode
 from wellcond.results import Cost, Progress
 from wellcond.results.progress import shows_progress
+from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of, scheduled_lr
 from wellcond.training.schedule import schedule_of
 
 
+@led
 @shows_progress
 def diagnose(
     problem: Problem,
@@ -105,18 +109,18 @@ def diagnose(
     """
     check_known((*ignore, *(select or ())))
     check_budget(budget)
-    check_is_problem(problem)
-    with problem.measuring():
-        pass  # refuses a stale problem: one that is made of it would not show that it is one
-    passed = optimizer
-    optimizer = optimizer_of(problem, scheduler if passed is None else passed)
-    chosen = chosen_layers(problem.model, layers)
-    held = held_groups(problem, optimizer)
-    lr = max(map(current_lr, held), default=None)
-    lines_of = lines_by_remedy(problem, optimizer)
-    with own_arithmetic():
+    check_unchanged(problem)
+    with trained_in(None):
+        chosen = tuple(chosen_layers(problem.model, layers))
+        passed = optimizer
+        optimizer = optimizer_of(problem, scheduler if passed is None else passed)
+        held = held_groups(problem, optimizer)
+        lr = max(map(current_lr, held), default=None)
+        schedule = schedule_of(scheduler or passed)
+        lines_of = lines_by_remedy(problem, optimizer)
         asked, at_call = problem, problem.cost
-        problem = in_working_mode(taken_apart(asked))
+        with asked.as_trained():
+            problem = in_working_mode(taken_apart(asked))
         before = at_call if problem is asked else Cost()
         allowed = Budget(budget, problem, optimizer if held else None, _first_batch_size(problem), before)
 
@@ -129,7 +133,7 @@ def diagnose(
                 evidence=evidence,
                 parameters=problem.size,
                 lr=lr,
-                about=about(evidence, cost),
+                about=about(evidence, cost) | ({} if allowed.on_gpu is None else {"GPU": str(allowed.on_gpu)}),
                 failed=parts.failed | {failure.what: failure.error for failure in unchecked},
                 cost=cost,
                 parts=tuple(parts.done),
@@ -139,19 +143,20 @@ def diagnose(
         parts = Parts(
             problem, allowed, progress, lambda evidence: None if on_part is None else on_part(so_far(evidence)), before
         )
-        only = None if layers is None else tuple(chosen)
         evidence = Evidence(
             problem,
             optimizer,
             weights=weight_norms(problem),
-            only=only,
+            only=None if layers is None else chosen,
             scheduled_lr=scheduled_lr(scheduler or passed),
-            schedule=schedule_of(scheduler or passed),
+            schedule=schedule,
         )
-        evidence = _inspected(evidence, parts)
-        evidence = _probed(evidence, allowed, parts)
+        with problem.as_trained():
+            evidence = _inspected(evidence, parts)
+            evidence = _probed(evidence, allowed, parts)
         evidence = _with_layers(evidence, layers, allowed, parts, so_far)
-        evidence = _tried(evidence, allowed, parts)
+        with problem.as_trained():
+            evidence = _tried(evidence, allowed, parts)
         evidence = with_curvature(evidence, allowed, parts)
         diagnosis = so_far(evidence)
         if problem is not asked:
@@ -160,19 +165,16 @@ def diagnose(
 
 
 def _step_seconds(problem: Problem) -> float:
-    """What a training step takes; infinity if none can be taken."""
-    try:
-        with problem.measuring(), contextlib.closing(problem.data()) as data:
-            index, batch = next(data)
-            # other work of the machine does not count on a CPU; what a GPU does, this thread only waits for
-            clock = time.thread_time if problem.device.type == "cpu" else time.perf_counter
-            began = clock()
-            loss = problem.training_loss(index, batch)
-            gradients = problem.gradient(loss, [*problem.params.values()], allow_unused=True)
-            float(sum(g.flatten()[0] for g in gradients if g is not None and g.numel()))
-            return clock() - began
-    except Exception:  # the inspection says why
-        return math.inf
+    """What a training step takes here."""
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        index, batch = next(data)
+        # other work of the machine does not count on a CPU; what a GPU does, this thread only waits for
+        clock = time.thread_time if problem.device.type == "cpu" else time.perf_counter
+        began = clock()
+        loss = problem.training_loss(index, batch)
+        gradients = problem.gradient(loss, [*problem.params.values()], allow_unused=True)
+        float(sum(g.flatten()[0] for g in gradients if g is not None and g.numel()))
+        return clock() - began
 
 
 def _first_batch_size(problem: Problem) -> int:
@@ -195,11 +197,14 @@ def _probed(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
         return evidence
 
     def probed(_: Progress) -> Behavior:
-        seconds = _step_seconds(evidence.problem) if budget.is_fast else math.inf
-        if math.isfinite(seconds):
-            budget.extend(seconds)
-            parts.announce(budget.most, budget.most * seconds)
-        return behavior(evidence.problem)
+        failures = Failures()
+        if budget.is_fast and (inspection is None or inspection.can_step):
+            with failures.recording("what a training step takes"):
+                budget.extend(nominal_step_seconds(evidence.problem))
+                budget.on_gpu = on_gpu(evidence.problem)
+                parts.announce(budget.most, budget.most * _step_seconds(evidence.problem))
+        shown = behavior(evidence.problem)
+        return replace(shown, failures=(*failures.recorded, *shown.failures))
 
     shown = parts.measure(PartName.BEHAVIOR, probed)
     return parts.hand_over(replace(evidence, behavior=shown))

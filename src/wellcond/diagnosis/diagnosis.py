@@ -14,7 +14,7 @@ from wellcond.curvature.spectra.trace import Trace
 from wellcond.diagnosis.budget import PartName
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.inspect import OUTPUTS, Inspection
+from wellcond.diagnosis.inspection.inspection import OUTPUTS, Inspection
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.parts import WITH_FULL, Part
 from wellcond.diagnosis.trial_result import Trial
@@ -278,6 +278,8 @@ def about(evidence: Evidence, cost: Cost) -> dict[str, str]:
         "batchnorm": batchnorm,
         "dropout": "off" if problem.dropout is None else f"on, with seed {problem.dropout}",
     }
+    if precision := problem.says_precision("inspection, probes and runs of copies", "curvature and conditioning"):
+        sentences["precision"] = precision
     if evidence.optimizer is None:
         sentences["optimizer"] = ASSUMED
     if problem.notes:

@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues
 from wellcond.curvature.spectra.trace import Trace
-from wellcond.diagnosis.inspection.inspect import Inspection
-from wellcond.diagnosis.inspection.rows import inspection_rows
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.probes.behavior import Behavior
@@ -98,7 +97,7 @@ class Evidence(Result):
         layers = [row for table in (self.conditioning, self.neurons) if table is not None for row in table.rows(step)]
         norms = {q.WEIGHT_NORM: self.weights, q.GRADIENT_NORM: {} if self.gradients is None else self.gradients.norms}
         others = [Row(step, layer, name, norm, "") for name, by in norms.items() for layer, norm in by.items()]
-        inspected = [] if self.inspection is None else list(inspection_rows(self.inspection, self.dead_units, step))
+        inspected = [] if self.inspection is None else list(self.inspection.rows(self.dead_units, step))
         inspected += [] if self.behavior is None else self.behavior.rows(step)
         layers += [row for row in (*others, *(row for row in inspected if row.layer)) if self._is_listed(row.layer)]
         network = [Row(step, "", quantity, value, unit) for quantity, value, unit in self._numbers()]

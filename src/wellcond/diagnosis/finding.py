@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from wellcond.results.rendering import rendered
 from wellcond.results.result import Row
 from wellcond.results.text import sentence
 
@@ -89,3 +90,10 @@ class Finding:
     def __str__(self) -> str:
         where = f" at {self.layer}" if self.layer else ""
         return f"{self.severity}: {self.rule}{where}: {self.summary}"
+
+    def _repr_html_(self) -> str:
+        return str(rendered("fragment", self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """One line in IPython, also inside a tuple: what was measured would fill the screen."""
+        printer.text(str(self))

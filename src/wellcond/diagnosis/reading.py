@@ -10,11 +10,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from wellcond.diagnosis.evidence import Evidence
-from wellcond.diagnosis.inspection.inspect import Inspection
-from wellcond.diagnosis.inspection.outputs import PRODUCTS, OutputFacts
+from wellcond.diagnosis.inspection.inspection import Inspection
+from wellcond.diagnosis.inspection.outputs import OutputFacts
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.inspection.weights import Weight
 from wellcond.network.norms import is_norm
+from wellcond.problem.loss.loss_graph import PRODUCTS
 
 GATED = ("LSTM", "GRU", "RNN")
 """Recurrent layers, whose outputs never exceed 1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -21,7 +22,9 @@ from wellcond.diagnosis.mini_batches import MOST_BATCHES, MOST_EXAMPLES, handful
 from wellcond.diagnosis.probes.constant_terms import lost_slope
 from wellcond.diagnosis.probes.cut_off import MOST_LAYERS, cut_off
 from wellcond.diagnosis.probes.drawn import weighs_by_itself
+from wellcond.diagnosis.probes.dropped import Dropped, Undropped
 from wellcond.diagnosis.probes.goals import moves_with_the_model
+from wellcond.diagnosis.probes.judges import is_judged_by_network
 from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
 from wellcond.diagnosis.shared_norms import shared_norm
 from wellcond.diagnosis.swamped import largest_alone, swamped
@@ -30,7 +33,6 @@ from wellcond.diagnosis.trial_result import FALLING, Attempt, Handful, HeldOut, 
 from wellcond.diagnosis.worth import is_suspect, sees_pairs, worth
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
-from wellcond.network.dropped import Dropped, Undropped
 from wellcond.problem.apart import with_drawn_targets
 from wellcond.problem.batches import examples_in, share_examples
 from wellcond.problem.loss.constant import constant_loss
@@ -42,6 +44,8 @@ from wellcond.training.optimizers import unwrapped
 
 HANDFUL_U, HANDFUL_STEPS = 5.0, (40, 80)
 """Passes over the problem that the handful may take, and its fewest and most steps."""
+FEWEST_ON_GPU = 24
+"""Steps on a handful on a GPU where few steps are allowed: there each counts as a step on a whole mini-batch."""
 FEW_STEPS, FEWER_BATCHES = 150.0, 4
 """Below this many steps allowed, the trial has this many mini-batches: each evaluation passes all of them."""
 FEW = 8
@@ -134,6 +138,7 @@ def trial(
                 norm = failures.attempt(what, lambda: shared_norm(trainer, attempts.trained), None)
                 tells_nothing = is_suspect(known, own)
                 crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts, tells_nothing), None)
+            attempts.trained.release()  # of its optimizer's state, which is most of what a run holds
             is_in_doubt = any(each is not None and each.best < BY_CHANCE for each in related) and not known.has_learned
             if (
                 is_in_doubt
@@ -144,8 +149,9 @@ def trial(
         report("a handful of examples", 0.8)
         trains = replace(known, own=own, others=tuple(others)).trains
         few = None
-        steps = _handful_steps(in_pass * max(examples_in(batches[0]) / FEW, 1.0), most)
-        price = _handful_price(steps, examples_in(batches[0])) + 2 * len(batches) / 3  # and both modes below
+        on_gpu = problem.device.type == "cuda"
+        steps = _handful_steps(in_pass * max(examples_in(batches[0]) / FEW, 1.0), most, on_gpu)
+        price = _handful_price(steps, examples_in(batches[0]), on_gpu) + 2 * len(batches) / 3  # and both modes below
         if allowed.has(price, "a handful of examples", keep=spare if trains else 0.0):
             with Undropped(dropped) if dropped else contextlib.nullcontext():
                 few = _few(problem, batches[0], in_pass, steps, failures)
@@ -159,7 +165,12 @@ def trial(
                 with start.counted() as copy:
                     of_one_point = loss_of_one_point(copy, batches[0])
                 if allowed.has(price, "a handful of examples in training mode"):
-                    few = replace(few, paired=_few_worth(problem, batches[0], in_pass, few))
+                    paired = failures.attempt(
+                        "a handful of examples in training mode",
+                        functools.partial(_few_worth, problem, batches[0], in_pass, few),
+                        None,
+                    )
+                    few = replace(few, paired=paired)
                 what = "a handful of examples with one term of the loss"
                 if optimizer is not None and few.tells_nothing and allowed.has(price, what):
                     with failures.recording(what):
@@ -191,7 +202,9 @@ def trial(
     )
 
 
-def trial_price(batch_size: int, batches: int, most: float = math.inf) -> float:
+def trial_price(
+    batch_size: int, batches: int, most: float = math.inf, *, on_gpu: bool = False, evaluations: int = 1
+) -> float:
     """An upper estimate of the training steps that the trial of a healthy network takes, in u.
 
     The trial of a network in trouble takes up to twice that, if `most` allows it.
@@ -200,23 +213,27 @@ def trial_price(batch_size: int, batches: int, most: float = math.inf) -> float:
         batch_size: Examples in each of the problem's batches.
         batches: The number of batches.
         most: Steps allowed.
+        on_gpu: Whether a step on few examples takes as long as one on many.
+        evaluations: Most evaluations of the loss in a step of the optimizer.
     """
-    cuts = math.ceil(batch_size / MOST_EXAMPLES)
-    own, other = steps_of(batches * cuts, most)
+    cuts = 1 if evaluations > 1 else math.ceil(batch_size / MOST_EXAMPLES)  # as in `trial`: L-BFGS gets whole batches
+    own, other = (evaluations * steps for steps in steps_of(batches * cuts, most))
     evaluated = 4 * min(batches * cuts, _mini_batch_count(most)) / 3  # before, and after each run
     size = math.ceil(batch_size / cuts)
-    handful_steps = _handful_steps(batches * cuts * max(size / FEW, 1.0), most)
-    return (own + 2 * other + evaluated + 2 + _handful_price(handful_steps, size)) / cuts
+    handful_steps = _handful_steps(batches * cuts * max(size / FEW, 1.0), most, on_gpu)
+    return (own + 2 * other + evaluated + 2 + _handful_price(handful_steps, size, on_gpu)) / cuts
 
 
-def _handful_steps(in_pass: float, most: float) -> int:
+def _handful_steps(in_pass: float, most: float, on_gpu: bool) -> int:
     """Steps on a handful; a pass over the problem has `in_pass` of them."""
+    if on_gpu and most < FEW_STEPS:
+        return FEWEST_ON_GPU
     return HANDFUL_STEPS[0] if most < FEW_STEPS else clamped(HANDFUL_U * in_pass, HANDFUL_STEPS)
 
 
-def _handful_price(steps: int, examples: int) -> float:
+def _handful_price(steps: int, examples: int, on_gpu: bool) -> float:
     """The cost of a handful, also where it is trained uphill too, in steps of a mini-batch with `examples` examples."""
-    return (5 * steps / 3 + 4) * min(FEW / examples, 1.0) + 1
+    return (5 * steps / 3 + 4) * (1.0 if on_gpu else min(FEW / examples, 1.0)) + 1
 
 
 def _mini_batch_count(most: float) -> int:
@@ -247,7 +264,8 @@ def _few(problem: Problem, batch: Batch, in_pass: float, steps: int, failures: F
     """Whether a few examples can be fitted: at two rates for a while, then at the better one."""
     examples = handful(problem, batch, FEW)
     count = None if examples is batch else examples_in(examples)
-    in_pass *= examples_in(batch) / count if count else 1.0
+    if problem.device.type == "cpu":  # on a GPU a step takes the same time for few examples
+        in_pass *= examples_in(batch) / count if count else 1.0
     with _training(problem, [examples], _adam(problem), in_pass) as trainer:
         start = trainer.start(dropout=False)
         before = start.evaluate()[0]
@@ -256,13 +274,20 @@ def _few(problem: Problem, batch: Batch, in_pass: float, steps: int, failures: F
         runs: list[tuple[float, float, CopyRun]] = []
         for lr in ROBUST_RATES:
             run = trainer.start(lr, dropout=False)
-            run.run(steps // 3)
+            with contextlib.ExitStack() as stack:
+                for _, _, other in runs:
+                    stack.enter_context(other.parked())
+                run.run(steps // 3)
             after = run.evaluate()[0]
             runs.append((after if math.isfinite(after) else math.inf, lr, run))
         _, lr, best = min(runs, key=lambda each: each[0])
         best.run(steps // 3)
         uphill = None
+        is_judged = False
         if best.losses and plunges(best.losses):
+            with failures.recording("whether another network judges the outputs"), start.counted() as copy:
+                is_judged = is_judged_by_network(copy)
+        if best.losses and plunges(best.losses) and not is_judged:
             opposite = trainer.start(lr, dropout=False, maximize=True)
             opposite.run(len(best.losses))
             uphill = opposite.evaluate()[0]
@@ -297,13 +322,12 @@ def _few_worth(problem: Problem, batch: Batch, in_pass: float, few: Handful) -> 
     A model that adds noise in training, as a variational autoencoder does, may tell examples apart without it only.
     """
     examples = handful(problem, batch, FEW)
-    in_pass *= examples_in(batch) / examples_in(examples)
+    if problem.device.type == "cpu":
+        in_pass *= examples_in(batch) / examples_in(examples)
     with _training(problem, [examples], _adam(problem), in_pass) as trainer:
         run = trainer.start(few.lr)
-        with contextlib.suppress(Exception):  # weights may be outside of what the user's code takes
-            run.run(len(few.run.losses))
-            return worth(run, examples)
-    return None
+        run.run(len(few.run.losses))
+        return worth(run, examples)
 
 
 def _modes(trainer: CopyTrainer, allowed: Allowance) -> tuple[float, float] | None:

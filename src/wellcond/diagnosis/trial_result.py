@@ -97,7 +97,8 @@ class Handful:
         after: Loss after the last step.
         constant: Loss of the best constant prediction of these examples.
         run: Losses of its steps.
-        uphill: Loss after the same number of steps up the gradient; None where the loss did not plunge.
+        uphill: Loss after the same number of steps up the gradient; None where the loss did not plunge, or is the value
+            that another network gives.
         lost_slope: Share of the loss's slope, after the last step, that its gradient does not have; None if every term
             of the loss has a gradient.
         paired: What the outputs are worth after the same steps in training mode; None where that was not in question,

@@ -1,4 +1,4 @@
-"""Calling a model with a tensor, a tuple or a dict; the tensors in what it returns; and which layer failed."""
+"""Calling a model, whatever is around it and its inputs; the tensors in what it returns; and which layer failed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,49 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.utils._pytree import tree_leaves, tree_map
+
+from wellcond.errors import Unsupported
+from wellcond.network.whole import is_sharded, tensors_of
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside `torch.compile` and (Distributed)DataParallel."""
-    while True:
-        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
+    model = _uncompiled(model)
+    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        model = _uncompiled(model.module)
+    return model
+
+
+def _uncompiled(model: nn.Module) -> nn.Module:
+    while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        model = inner
+    return model
+
+
+def group_of(model: nn.Module) -> Any:
+    """The process group over which a model is trained; None if it is trained by one process.
+
+    Raises:
+        Unsupported: Its parameters are on several meshes, or on a part of the processes.
+    """
+    if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+        return None
+    model = _uncompiled(model)
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return model.process_group
+    sharded: list[Any] = list(filter(is_sharded, tensors_of(model)))
+    meshes = {tensor.device_mesh for tensor in sharded}
+    if not meshes:
+        return None
+    sizes = {mesh.size() for mesh in meshes}
+    if sizes != {distributed.get_world_size()}:
+        raise Unsupported(
+            f"the model is sharded over {' and '.join(map(str, sorted(sizes)))} of {distributed.get_world_size()} "
+            "processes; a model on a part of them, as in a pipeline, cannot be measured."
+        )
+    return distributed.group.WORLD
 
 
 def call(model: nn.Module, inputs: Any) -> Any:

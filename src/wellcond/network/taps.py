@@ -157,6 +157,20 @@ def tapped_from_outside(names: Mapping[nn.Module, str], on_call: OnCall) -> Call
     return handle.remove
 
 
+@contextlib.contextmanager
+def called_anywhere(on_call: Callable[[nn.Module, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Report the calls of all modules of the process, also of those that nobody names, with their arguments."""
+
+    def after_forward(module: nn.Module, args: tuple[Any, ...], _output: Any) -> None:
+        on_call(module, args)
+
+    handle = register_module_forward_hook(after_forward)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 class TrainingHook:
     """Reports the calls of one module and changes no value; a copy of it, made with the model, does nothing."""
 

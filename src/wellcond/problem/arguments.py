@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from wellcond.problem.checks import check_precision
+from wellcond.network.checks import check_precision
 from wellcond.problem.problem import Problem
 
 
@@ -23,6 +23,18 @@ def check_is_problem(problem: Any) -> None:
     """Raise `TypeError` for anything but a `Problem`; one in half precision can be inspected and trained."""
     if not isinstance(problem, Problem):
         raise TypeError(f"a {type(problem).__name__} cannot be measured; pass a wc.Problem(model, loss, batches).")
+
+
+def check_unchanged(problem: Any) -> None:
+    """Refuse anything but a `Problem`, and one whose model has changed since: one made from it would not show that.
+
+    Raises:
+        TypeError: It is no `Problem`.
+        InvalidProblem: The model's parameters are others than when the problem was created.
+    """
+    check_is_problem(problem)
+    with problem.measuring():
+        pass
 
 
 def as_whole(name: str, value: Any, least: int) -> int:

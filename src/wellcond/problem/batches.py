@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import register_pytree_node, tree_leaves, tree_map
+from torch.utils._pytree import SequenceKey, register_pytree_node, tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from wellcond.errors import InvalidProblem
@@ -40,7 +40,12 @@ class Several(tuple[Any, ...]):
     __slots__ = ()
 
 
-register_pytree_node(Several, lambda targets: (list(targets), None), lambda items, _: Several(items))
+register_pytree_node(
+    Several,
+    lambda targets: (list(targets), None),
+    lambda items, _: Several(items),
+    flatten_with_keys_fn=lambda targets: ([(SequenceKey(place), each) for place, each in enumerate(targets)], None),
+)
 
 
 class Source:

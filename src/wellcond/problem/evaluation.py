@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.network.calling import dtype_name, logits_of, one_line, tensors_in
+from wellcond.network.isolation.arithmetic import passes
 from wellcond.network.isolation.copies import Fingerprint
 from wellcond.network.isolation.isolation import generator_states, gradient_hooks_off, rng_kept, seed_generators
 from wellcond.network.isolation.snapshot import Snapshot, kept
@@ -170,11 +171,12 @@ class RecognizedLoss:
         with kept(self._held()), gradient_hooks_off(modules), self._same_draws(index):
             own = own_copies(targets)
             labels = own if isinstance(own, Several) else (own,)
-            loss = self.loss(outputs, *labels)
+            with passes(self._device):
+                loss = self.loss(outputs, *labels)
             if isinstance(loss, Tensor):
                 return loss
             if not self.summed and not torch.is_grad_enabled():
-                with torch.enable_grad():
+                with torch.enable_grad(), passes(self._device):
                     self._sum(self.loss(differentiable(outputs), *labels))
         return self._sum(loss)
 

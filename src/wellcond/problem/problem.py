@@ -17,18 +17,29 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.errors import InvalidProblem, UnknownLayer
-from wellcond.network.calling import call, to_device, unwrapped, why_call_failed, why_unfit
+from wellcond.network import checks
+from wellcond.network.calling import call, dtype_name, group_of, to_device, unwrapped, why_call_failed, why_unfit
 from wellcond.network.isolation import isolation
-from wellcond.network.isolation.arithmetic import own_arithmetic
+from wellcond.network.isolation.arithmetic import (
+    own_arithmetic,
+    passes,
+    precision_now,
+    surrounding_autocast,
+    trained_in,
+)
+from wellcond.network.isolation.precision import Precision, scaled_gradient
 from wellcond.network.isolation.snapshot import Snapshot
 from wellcond.network.norms import Found, OwnNorms, names_of_norms
-from wellcond.problem import checks
+from wellcond.network.whole import data_share, holds_shards, syncs_norms, whole_model
 from wellcond.problem.batches import NO_BATCHES, Source, as_pair, own_copies, readable
 from wellcond.problem.evaluation import Evaluation, RecognizedLoss, explained
 from wellcond.problem.loss.likelihoods import Likelihood
 from wellcond.problem.loss.losses import check_is_loss
 from wellcond.problem.loss.outputs import Loss, own_loss
 from wellcond.problem.not_finite import why_not_finite
+from wellcond.problem.ranks.means import mean_gradients
+from wellcond.problem.ranks.orders import Member
+from wellcond.problem.ranks.team import Team
 from wellcond.problem.training_step import NoTargets, Step, TrainingStep, arguments_in
 from wellcond.results import Cost
 
@@ -43,8 +54,10 @@ class Problem:
     Evaluating a problem changes nothing of yours: modes, buffers, counters, lists and dicts of modules and of the loss,
     random number generators, hooks and `.grad` are restored, also after an exception.
 
-    Autocast, inference mode, TF32 and gradient hooks of parameters and modules are switched off; a hook that `forward`
-    sets on its own tensors still runs, like any custom backward. One thread measures at a time; others wait.
+    Inference mode and gradient hooks of parameters and modules are switched off; a hook that `forward` sets on its own
+    tensors still runs, like any custom backward. Autocast and TF32 are off too, but for what trains or looks at
+    training: inspection, trial and probes of `diagnose`, the races of `suggest_lr`, and `treat`. One thread measures at
+    a time; others wait.
 
     Args:
         model: Any `nn.Module`; `torch.compile`d and DDP-wrapped ones are measured through the module inside.
@@ -59,6 +72,10 @@ class Problem:
             It applies to every norm that has both, also your own; modules in the loss stay in their own mode.
         dropout: None turns dropout off; a seed keeps it on, with the same masks on every pass. All other random numbers
             of the model and the loss are the same on every pass too.
+        autocast: `torch.bfloat16` or `torch.float16` if the script trains under `torch.autocast`. It is known without
+            it if the problem is made, or diagnosed, inside of one. Curvature and conditioning stay in the precision
+            of the weights.
+        scaler: The `torch.amp.GradScaler` of the script, if it has one; it is copied.
 
     Attributes:
         model: The module that is measured, without its wrappers.
@@ -67,6 +84,7 @@ class Problem:
         dtype: Their dtype.
         device: Their device.
         source: The batches as passed and as measured; another problem created with it shares the held batches.
+        precision: The autocast and the loss scale that the model is trained with.
 
     Raises:
         InvalidProblem: The model has no trainable parameters, or the batches cannot be read more than once.
@@ -86,6 +104,8 @@ class Problem:
         batchnorm: Literal["batch", "running"] = "batch",
         *,
         dropout: int | None = None,
+        autocast: torch.dtype | None = None,
+        scaler: Any = None,
     ) -> Problem:
         """A problem whose loss comes from a training step: DQN, SimCLR, DDPM, several losses, a Lightning module.
 
@@ -103,6 +123,8 @@ class Problem:
                 the device of the model.
             batchnorm: As in `Problem`.
             dropout: As in `Problem`.
+            autocast: As in `Problem`. A step that enters `torch.autocast` itself needs none.
+            scaler: As in `Problem`.
 
         Raises:
             InvalidProblem: As in `Problem`; or the step is no function of a model and a batch.
@@ -117,7 +139,8 @@ class Problem:
         """
         if isinstance(batches, list):  # also of tensors, which `Problem` would take for one batch
             batches = [(batch, NoTargets) for batch in batches]
-        return cls(model, TrainingStep(training_step), batches, batchnorm, dropout=dropout)
+        step = TrainingStep(training_step)
+        return cls(model, step, batches, batchnorm, dropout=dropout, autocast=autocast, scaler=scaler)
 
     @own_arithmetic()  # another thread may be measuring the model, which changes its state
     def __init__(
@@ -128,6 +151,8 @@ class Problem:
         batchnorm: Literal["batch", "running"] = "batch",
         *,
         dropout: int | None = None,
+        autocast: torch.dtype | None = None,
+        scaler: Any = None,
     ) -> None:
         if batchnorm not in ("batch", "running"):
             what = repr(batchnorm) if isinstance(batchnorm, str) else f"a {type(batchnorm).__name__}"
@@ -135,13 +160,21 @@ class Problem:
                 f'batchnorm is {what}; write "batch" or "running". A batch is one argument: '
                 "wc.Problem(model, loss, (inputs, targets))."
             )
-        self.model = unwrapped(model)
+        checks.check_is_model(model)
+        group = group_of(model)
+        self.team = None if group is None else Team.of(group)
+        self.model, self.sharded = unwrapped(model), None
+        if self.team is not None:
+            self.data_share = data_share(self.model)
+            if holds_shards(self.model) or syncs_norms(self.model):
+                self.sharded, self.model = self.model, whole_model(self.model)
         self.batchnorm = batchnorm
         self.dropout = dropout
         self.params = checks.trainable(self.model)
         self._kinds = {name: checks.kind_of(p) for name, p in self.params.items()}
         self.dtype, self.device = next(iter(self._kinds.values()))
         self.size = sum(p.numel() for p in self.params.values())
+        self.precision = self._precision(checks.checked_precision(autocast, scaler))
         self.batches = batches
         self.is_checked = False
         self.loss = loss
@@ -151,6 +184,11 @@ class Problem:
         self._batches_seen = 1
         self._forward_passes = self._backward_passes = 0
         self._copies_and_products = Cost()
+
+    def _precision(self, own: Precision) -> Precision:
+        """That of the problem, or else that of the call it is made in: what derives from a problem trains alike."""
+        now = precision_now() or Precision(surrounding_autocast(self.device.type))
+        return Precision(own.autocast or now.autocast, own.scaler or now.scaler)
 
     def __repr__(self) -> str:
         return f"Problem({type(self.model).__name__}, {self.size:,} parameters, batchnorm={self.batchnorm!r})"
@@ -281,6 +319,19 @@ class Problem:
         return self._norms.of(self.model, run)
 
     @property
+    def member(self) -> Member | None:
+        """This process among those that share passes over the data, if they do and this one leads."""
+        member = getattr(self.source, "member", None)
+        return member if member is not None and member.can_share(self) else None
+
+    def over_all(self, source: Source) -> Problem:
+        """The same problem over the batches of all processes, for the one that leads."""
+        with self.as_trained():
+            problem = Problem(self.model, self.loss, source, self.batchnorm, dropout=self.dropout)
+        problem.team, problem.precision = self.team, self.precision
+        return problem
+
+    @property
     def is_one_batch(self) -> bool:
         """Whether the data are one fixed batch, whose graph can be reused."""
         batches = self.batches
@@ -317,6 +368,39 @@ class Problem:
                     yield self._held
                 finally:
                     self._held = None
+
+    @contextlib.contextmanager
+    def as_trained(self) -> Iterator[Precision]:
+        """Inside, passes of the model and the loss are computed as in training: autocast and TF32 are as in the script.
+
+        Enter it before `measuring()`.
+        """
+        precision = self._precision(self.precision)
+        with trained_in(precision):
+            yield precision
+
+    def says_precision(self, trained: str, measured: str) -> str:
+        """A sentence on what is computed as in training, and what is not; empty without autocast.
+
+        Args:
+            trained: What runs as in training.
+            measured: What runs in the precision of the weights.
+        """
+        precision = self._precision(self.precision)
+        if precision.autocast is None:
+            return ""
+        return f"{trained} in {precision}, as it is trained; {measured} in {dtype_name(self.dtype)}"
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the model or the loss draws random numbers; known once it was evaluated."""
+        return bool(self._draws or self._loss.draws)
+
+    @property
+    def eps(self) -> float:
+        """Relative rounding error of a pass: that of the weights' dtype, or of autocast's where passes use it."""
+        now = precision_now() or Precision()
+        return float(torch.finfo(now.autocast or self.dtype).eps)
 
     def data(self) -> Generator[tuple[int, Batch], None, None]:
         """The measured batches in order, on the model's device. Close the generator unless you read it to its end."""
@@ -369,10 +453,12 @@ class Problem:
 
     def _called(self, index: int, inputs: Any) -> Any:
         if isinstance(self.loss, TrainingStep):
-            return self.loss.run(self.model, inputs)
+            with passes(self.device):
+                return self.loss.run(self.model, inputs)
         if why := why_unfit(self.model, inputs):
             raise InvalidProblem(f"batch {index} {why}")
-        return call(self.model, inputs)
+        with passes(self.device):
+            return call(self.model, inputs)
 
     def model_inputs(self, index: int, batch: Batch) -> Any:
         """What the model is called with on one batch of `data()`.
@@ -435,6 +521,9 @@ class Problem:
 
     def mean_loss(self) -> Tensor:
         """L (), by forward passes without a graph; call it inside `measuring()`."""
+        if (member := self.member) is not None:
+            shared: Tensor = member.ask(mean_gradients, [])[0]
+            return shared
         with torch.no_grad():
             mean: Tensor = self._mean_over_batches(lambda loss: [loss])[0]
         return mean
@@ -449,6 +538,9 @@ class Problem:
         """
         params = self.params if params is None else params
         tensors = list(params.values())
+        if (member := self.member) is not None:
+            loss, gradients = member.ask(mean_gradients, list(params))
+            return loss, dict(zip(params, gradients, strict=True))
 
         def differentiated(loss: Tensor) -> list[Any]:
             return [loss.detach(), *self.gradient(loss, tensors, allow_unused=True)]
@@ -501,8 +593,14 @@ class Problem:
         self._backward_passes += 1
 
     def gradient(self, outputs: Any, inputs: Any, grad_outputs: Any = None, **options: Any) -> tuple[Any, ...]:
-        """`torch.autograd.grad`, counted as the backward pass of one batch."""
+        """`torch.autograd.grad`, counted as the backward pass of one batch.
+
+        Where passes are computed as in training, the loss is scaled as there, and the gradient divided again.
+        """
         self.count_backward()
+        now = precision_now()
+        if now is not None and now.scaler is not None and isinstance(outputs, Tensor) and grad_outputs is None:
+            return scaled_gradient(outputs, inputs, float(now.scaler["scale"]), **options)[0]
         gradients: tuple[Any, ...] = torch.autograd.grad(outputs, inputs, grad_outputs, **options)
         return gradients
 

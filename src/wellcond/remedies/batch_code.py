@@ -15,6 +15,7 @@ from wellcond.problem.batches import readable
 from wellcond.problem.loss.outputs import own_loss
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
+from wellcond.remedies.loss_code import name_of_loss
 from wellcond.remedies.setup import Setup
 
 OF_STEP = "wc.Problem.from_step(model, training_step, loader)"
@@ -61,8 +62,7 @@ def training_step(model, batch):
 
 
 def _problem(setup: Setup) -> str:
-    loss = "None" if setup.problem.loss is own_loss else "loss"
-    return f"wc.Problem(model, {loss}, loader)"
+    return f"wc.Problem(model, {name_of_loss(setup.problem)}, loader)"
 
 
 def _are_pairs(problem: Problem) -> bool:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond.optim.bnp import BNP
-from wellcond.problem.loss.outputs import own_loss
 from wellcond.problem.problem import Problem
+from wellcond.remedies.loss_code import name_of_loss
 from wellcond.remedies.rewired import own_name
 from wellcond.training.optimizers import configured_lr, largest_lr, peak_lr
 
@@ -103,8 +103,7 @@ def setting_rate(optimizer: Optimizer) -> str:
 
 def race_lr(problem: Problem, optimizer: Optimizer) -> str:
     """The lines that race rates and set the one that wins, where it is not known which rate is right."""
-    loss = "None" if problem.loss is own_loss else "loss"
-    race = f"rate = wc.suggest_lr(wc.Problem(model, {loss}, loader), optimizer).lr\n"
+    race = f"rate = wc.suggest_lr(wc.Problem(model, {name_of_loss(problem)}, loader), optimizer).lr\n"
     return race + setting_rate(optimizer).replace("{lr}", "rate")
 
 

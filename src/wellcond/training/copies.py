@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import length_hint
+from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -18,10 +20,14 @@ from torch.optim import SGD, Optimizer, SparseAdam
 from wellcond.errors import InvalidProblem, NonFinite, WellcondError
 from wellcond.network.calling import tensors_in
 from wellcond.network.graph import leaves_of
+from wellcond.network.guarded import unguarded
+from wellcond.network.isolation.arithmetic import attention_of_training, own_arithmetic
 from wellcond.network.isolation.copies import copied
-from wellcond.problem.arguments import check_is_problem
+from wellcond.problem.arguments import check_unchanged
 from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.ranks.orders import Member
+from wellcond.problem.ranks.rank_source import grouped, parted
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Progress
 from wellcond.training.optimizers import (
@@ -32,11 +38,13 @@ from wellcond.training.optimizers import (
     groups_of,
     largest_lr,
     nonzero_lr,
+    scaler_copy,
     set_lr,
     take_step,
     unwrapped,
 )
 from wellcond.training.run import Run
+from wellcond.training.shared_steps import shared_loss
 
 READS_THE_MODEL = (
     "the loss reads the weights of the model itself, so no copy of the model can be trained by it. Let it depend on "
@@ -47,6 +55,8 @@ STEP_READS = (
     "trained by it. Let it use its first argument: def training_step(model, batch): …"
 )
 
+MEASURED_STEPS = 3
+"""Steps that are timed; the first of them warms up, and is left out."""
 SAME = 0.02
 """Variation of outputs, over their size, below which they are the same for all inputs. It is 1e-5 for six layers of
 sigmoids that no rate trains, and 0.2 and more where transformers wait on their first plateau."""
@@ -74,6 +84,7 @@ class CopyTrainer:
         first_loss: Its loss before training.
         batch_count: Batches in one pass; 1 if a loader has no length.
         outsiders: Tensors outside of the model to which the loss gives gradients: its own parameters, or inputs.
+        checked: Steps, by seed and number, whose batch has been checked for what a GPU would not survive.
         cost: Cost of all runs so far. One u is a training step: forward and backward pass of one mini-batch.
 
     Raises:
@@ -93,32 +104,62 @@ class CopyTrainer:
     ) -> None:
         self.problem, self.momentum, self._before_training = problem, momentum, before_training
         self.optimizer = None if optimizer is None else unwrapped(optimizer)
-        check_is_problem(problem)
-        with problem.measuring():
-            pass  # refuses a stale problem: copies would not show that it is one
+        check_unchanged(problem)
         if self.optimizer is not None:
             groups_of(problem, self.optimizer)
             check_hooks(self.optimizer)
+        member = getattr(problem.source, "member", None)
+        is_shared = member is not None and problem.model is member.problem.model and problem.loss is member.problem.loss
+        self.member: Member | None = member if is_shared and not before_training else None
         self.cost = Cost(forwards=1)
+        self.checked: set[tuple[int, int]] = set()
         self.batch_count = length_hint(problem.loader, 0) or 1
+        with own_arithmetic():  # another thread may be measuring the model, which changes its state
+            self._pass_first_batch(problem)
+
+    def _pass_first_batch(self, problem: Problem) -> None:
         plain = self._problem_of(copied(problem.model), seed=0)
-        with plain.measuring(), contextlib.closing(plain.draws(0)) as batches:
+        with plain.as_trained(), plain.measuring(), contextlib.closing(plain.draws(0)) as batches:
             self.batch = next(batches)
-            loss = plain.training_loss(0, self.batch)
-        self.first_loss = float(loss.detach())
-        self.outsiders = set(leaves_of([loss.grad_fn])) - set(plain.params.values())
+            losses = [plain.training_loss(0, part) for part in self.parts(self.batch)]
+        self.first_loss = fmean(float(loss.detach()) for loss in losses)
+        self.outsiders = set(leaves_of([losses[0].grad_fn])) - set(plain.params.values())
         if not self.outsiders.isdisjoint(problem.params.values()):
             raise InvalidProblem(STEP_READS if isinstance(problem.loss, TrainingStep) else READS_THE_MODEL)
+
+    def parts(self, batch: Batch) -> list[Batch]:
+        """What a batch of a training step consists of: the part of each process, or the batch itself."""
+        return [batch] if self.member is None else parted(batch, len(self.member.state["trainers"]))
+
+    @property
+    def small_batch(self) -> Batch:
+        """The first batch; of several processes as much of it as one of them can measure."""
+        return self.batch if self.member is None else next(grouped(self.parts(self.batch)))
 
     def depends_on_seed(self) -> bool:
         """Whether two seeds give two runs. With one batch, no dropout and nothing else random they do not."""
         if self.batch_count > 1:
             return True
         other = self._problem_of(copied(self.problem.model), seed=1)
-        with other.measuring(), contextlib.closing(other.draws(1)) as batches:
+        with other.as_trained(), other.measuring(), contextlib.closing(other.draws(1)) as batches:
             loss = float(other.training_loss(0, next(batches)).detach())
         self.cost += Cost(forwards=1)
         return loss != self.first_loss
+
+    def timed_step(self, seed: int) -> tuple[float, float]:
+        """Seconds and u of a training step, by a few of a copy.
+
+        Args:
+            seed: As in `start`.
+        """
+        seconds, before = [], self.cost.u
+        run = self.start(seed=seed)
+        with self.batches(seed) as batches, run.training():
+            for _ in range(MEASURED_STEPS):
+                begin = time.perf_counter()
+                run.step(next(batches))
+                seconds.append(time.perf_counter() - begin)
+        return min(seconds[1:]), (self.cost.u - before) / max(len(run.losses), 1)
 
     def start(
         self,
@@ -187,7 +228,8 @@ class CopyTrainer:
         self, model: nn.Module, seed: int | None, batchnorm: Literal["batch", "running"] = "batch"
     ) -> Problem:
         """The problem with another model, which `measuring()` puts into training mode."""
-        return Problem(model, self.problem.loss, self.problem.source, batchnorm, dropout=seed)
+        with self.problem.as_trained():
+            return Problem(model, self.problem.loss, self.problem.source, batchnorm, dropout=seed)
 
 
 class CopyRun:
@@ -207,6 +249,7 @@ class CopyRun:
         self.losses: list[float] = []
         self.diverged_at: int | None = None
         self.cause = ""
+        self._scaler = scaler_copy(problem.precision, problem.device.type)
         modules = list(problem.model.modules())
         self._norms = [m for m in modules if isinstance(m, _BatchNorm)]
         embeddings = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
@@ -223,9 +266,15 @@ class CopyRun:
         return Run(tuple(self.losses), self.diverged_at, self.cause)
 
     @contextlib.contextmanager
+    def _passing(self) -> Iterator[None]:
+        """The state in which passes are made: in the precision of training and with its kernels."""
+        with self.problem.as_trained(), self.problem.measuring(), attention_of_training():
+            yield
+
+    @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """The state in which steps are taken; on leaving, the `.grad` of tensors outside of the copy is as before."""
-        with self.problem.measuring(), _gradients_kept(self._trainer.outsiders):
+        with self._passing(), _gradients_kept(self._trainer.outsiders):
             for norm in self._norms:
                 norm.track_running_stats = norm.running_mean is not None  # a measurement stops their updates
             for embedding in self._sparse:
@@ -247,12 +296,18 @@ class CopyRun:
             return
         taken = len(self.losses)
 
+        is_checked = self.problem.device.type == "cuda" and (self._seed, taken) in self._trainer.checked
+        self._trainer.checked.add((self._seed, taken))
+
         def loss_now() -> Tensor:  # which LBFGS calls several times per step
             self._trainer.cost += Cost(1, 1)
-            return self.problem.training_loss(taken, batch)
+            with unguarded() if is_checked else contextlib.nullcontext():
+                if self._trainer.member is not None and not self._sparse:
+                    return shared_loss(self._trainer.member, self.problem, taken, batch)
+                return self.problem.training_loss(taken, batch)
 
         try:
-            loss = take_step(self.optimizer, loss_now)
+            loss = take_step(self.optimizer, loss_now, scaler=self._scaler)
         except NonFinite as error:
             self.diverged_at, self.cause = taken + 1, str(error)
             return
@@ -286,7 +341,7 @@ class CopyRun:
     def evaluate(self) -> list[float]:
         """The loss of each of the problem's batches at the present weights; NaN where it is not finite."""
         losses = []
-        with self.problem.measuring(), torch.no_grad(), contextlib.closing(self.problem.data()) as data:
+        with self._passing(), torch.no_grad(), contextlib.closing(self.problem.data()) as data:
             for index, batch in data:
                 self._trainer.cost += Cost(forwards=1)
                 try:
@@ -297,7 +352,7 @@ class CopyRun:
 
     def outputs(self) -> list[Any]:
         """The model's outputs on each of the problem's batches."""
-        with self.problem.measuring(), torch.no_grad(), contextlib.closing(self.problem.data()) as data:
+        with self._passing(), torch.no_grad(), contextlib.closing(self.problem.data()) as data:
             outputs = [self.problem.forward(index, inputs) for index, (inputs, _) in data]
         self._trainer.cost += Cost(forwards=len(outputs))
         return outputs
@@ -311,7 +366,7 @@ class CopyRun:
         if _are_all_the_same([inputs for inputs, _ in batches]):
             return None
         try:
-            with self.problem.measuring():
+            with self.problem.as_trained(), self.problem.measuring():
                 evaluations = [self.problem.evaluate(index, batch) for index, batch in enumerate(batches)]
         except WellcondError:  # a sum, or a loss that is not finite, has no mean to compare with
             return None
@@ -325,6 +380,36 @@ class CopyRun:
         return (
             None if least is None or abs(least) < 1e-4 * min(abs(float(evaluations[0].loss.detach())), 1.0) else least
         )
+
+    @contextlib.contextmanager
+    def parked(self) -> Iterator[None]:
+        """Inside, a copy on a GPU lies in the memory of the host, with its optimizer's state: another run has the room.
+
+        Gradients are dropped; the next step computes its own.
+        """
+        device = self.problem.device
+        if device.type == "cpu":
+            yield
+            return
+        on_device = [
+            (state, name)
+            for state in self.optimizer.state.values()
+            for name, value in state.items()
+            if isinstance(value, Tensor) and value.device == device
+        ]
+        self._move("cpu", on_device)
+        try:
+            yield
+        finally:
+            self._move(device, on_device)
+
+    def _move(self, device: torch.device | str, states: Iterable[tuple[Any, str]]) -> None:
+        for p in self.model.parameters():
+            p.grad = None
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            tensor.data = tensor.data.to(device)
+        for state, name in states:
+            state[name] = state[name].to(device)
 
     def release(self) -> None:
         """Free what only further steps would need."""

@@ -10,9 +10,11 @@ from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from wellcond.errors import InvalidProblem, Unsupported
+from wellcond.network.isolation.precision import Precision
 from wellcond.optim.bnp import BNP
 from wellcond.problem.problem import Problem
 
@@ -128,6 +130,12 @@ def shrinking_steps(optimizer: Optimizer, group: Group) -> float:
 # what it holds
 
 
+def evaluations_of(optimizer: Optimizer | None) -> int:
+    """Most evaluations of the loss and its gradient in one step: L-BFGS searches along a line."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return max([1, *(int(group.get("max_eval") or 1) for group in groups)])
+
+
 def unwrapped(optimizer: Optimizer) -> Optimizer:
     """The optimizer that takes the steps, inside a wrapper that holds it as `.optimizer`.
 
@@ -178,6 +186,15 @@ def check_hooks(optimizer: Optimizer, cure: str = REMOVE, *, allows_bnp: bool = 
 
 
 # copies
+
+
+def scaler_copy(precision: Precision, kind: str) -> GradScaler | None:
+    """A scaler in the state of the script's, for a copy of the model on this type of device; None without one."""
+    if precision.scaler is None:
+        return None
+    scaler = GradScaler(kind, init_scale=precision.scaler["scale"])
+    scaler.load_state_dict(dict(precision.scaler))
+    return scaler
 
 
 def copy_for(optimizer: Optimizer, model: nn.Module, model_copy: nn.Module) -> Optimizer:
@@ -253,7 +270,10 @@ def _bnp_of(hook: Any) -> BNP | None:
 
 
 def take_step(
-    optimizer: Optimizer, loss_now: Callable[[], Tensor], measured: Callable[[Tensor], Tensor] = Tensor.detach
+    optimizer: Optimizer,
+    loss_now: Callable[[], Tensor],
+    measured: Callable[[Tensor], Tensor] = Tensor.detach,
+    scaler: GradScaler | None = None,
 ) -> float:
     """Take one step, unless the loss is not finite.
 
@@ -261,24 +281,32 @@ def take_step(
         optimizer: Any; one that needs a closure, such as LBFGS, gets it.
         loss_now: Computes the loss with its graph.
         measured: The loss to report, from the one to differentiate.
+        scaler: Scales the loss, and leaves out the step where a gradient is not finite. LBFGS takes none.
 
     Returns:
         The loss before the step.
     """
+    if needs_closure(optimizer):
+        scaler = None
 
     def closure() -> Tensor:
         loss = loss_now()
         value = measured(loss)
         optimizer.zero_grad()
         if math.isfinite(float(value)):
-            loss.backward()  # type: ignore[no-untyped-call]
+            (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         return value
 
     if needs_closure(optimizer):  # LBFGS, which evaluates the loss several times
         return float(torch.as_tensor(optimizer.step(closure)))  # type: ignore[arg-type]
     value = float(closure())
-    if math.isfinite(value):
+    if not math.isfinite(value):
+        return value
+    if scaler is None:
         optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
     return value
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from statistics import fmean
 from typing import Any, Literal
@@ -16,13 +14,14 @@ from wellcond.errors import NonFinite, Unsupported, WellcondError
 from wellcond.learning_rate.race.outcome import went_up
 from wellcond.learning_rate.race.race import race
 from wellcond.network.calling import one_line
+from wellcond.remedies.optimizer_code import making_sgd
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyTrainer
-from wellcond.training.launching.launcher import Job
 from wellcond.training.optimizers import largest_lr
 from wellcond.treatment.arm import Arm
-from wellcond.treatment.conditions import Conditions
+from wellcond.treatment.conditions import Conditions, one_thread
 from wellcond.treatment.judged_run import CHECKS, JudgedRun, judged_run
+from wellcond.treatment.launching.launcher import Job
 from wellcond.treatment.treatment import UNTREATED
 
 TRIES, SAFER = 3, 4.0
@@ -95,7 +94,7 @@ class ArmJob(Job[ArmEnded]):
         lr = math.nan
         refused = ""
         try:
-            with one_thread():
+            with one_thread(), self.conditions.problem.as_trained():
                 arm, lr = self._ended(trainers, progress)
         except NonFinite as error:  # it diverges before its first step
             runs = self.arm.runs | {math.nan: {self.seed: JudgedRun([], 1, str(error))}}
@@ -126,13 +125,18 @@ class ArmJob(Job[ArmEnded]):
 
     def _ended(self, trainers: list[CopyTrainer], progress: Progress) -> tuple[Arm | None, float]:
         shared, is_screening = self.conditions, self.task == "screen"
-        setup = shared.treated(self.arm.name, shared.screening_steps if is_screening else shared.steps)
-        if setup is None:
-            if is_screening:
-                return None, math.nan
-            raise Unsupported(NOTHING_TO_TREAT)
-        arm = replace(self.arm, code=setup.code)
-        trainer = CopyTrainer(setup.problem, setup.optimizer, setup.momentum, before_training=setup.before_training)
+        if self.arm.name == UNTREATED:  # a rate that the user has chosen needs no line
+            code = making_sgd(shared.momentum) if shared.optimizer is None else ""
+            trainer = CopyTrainer(shared.problem, shared.optimizer, shared.momentum)
+        else:
+            setup = shared.treated(self.arm.name, shared.screening_steps if is_screening else shared.steps)
+            if setup is None:
+                if is_screening:
+                    return None, math.nan
+                raise Unsupported(NOTHING_TO_TREAT)
+            code = setup.code
+            trainer = CopyTrainer(setup.problem, setup.optimizer, setup.momentum, before_training=setup.before_training)
+        arm = replace(self.arm, code=code)
         trainers.append(trainer)
         if self.task in ("repeat", "confirm"):
             assert self.lr is not None
@@ -197,14 +201,3 @@ class ArmJob(Job[ArmEnded]):
 
 def _unpacked(packed: bytes) -> ArmJob:
     return ArmJob(**pickle.loads(packed))
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums of several threads are rounded in another order, and training multiplies the difference."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

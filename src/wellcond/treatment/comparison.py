@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wellcond.diagnosis.finding import Finding
-from wellcond.errors import NonFinite, WellcondError
+from wellcond.errors import WellcondError
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.results import Progress
-from wellcond.training.copies import CopyTrainer
-from wellcond.training.launching.launcher import InProcess, Launcher
 from wellcond.training.optimizers import largest_lr
-from wellcond.training.step_time import timed_step
 from wellcond.treatment.arm import Arm
-from wellcond.treatment.arm_job import ArmJob, Task, one_thread
-from wellcond.treatment.conditions import Conditions, uninformed_loss
+from wellcond.treatment.arm_job import ArmJob, Task
+from wellcond.treatment.conditions import Conditions, FirstSteps
+from wellcond.treatment.launching.launcher import InProcess, Launcher
 from wellcond.treatment.ranking import (
     FINALISTS,
     advised,
@@ -87,31 +85,28 @@ class Comparison:
 
     # the stages
 
-    def plan(self) -> float:
-        """See whether seeds matter, and how long all will take, from a few steps that are timed.
+    def plan(self, first: FirstSteps | None) -> float:
+        """How long all will take, by the first steps, which also show whether seeds matter; None: none can be taken.
 
         Returns:
             Seconds in one process; NaN if no step can be taken. `planned` is what it will take in u.
         """
         shared = self._conditions
         seconds, per_step = math.nan, 1.0
-        with one_thread(), contextlib.suppress(NonFinite):
-            trainer = CopyTrainer(shared.problem, shared.optimizer, shared.momentum)
-            depends_on_seed = trainer.depends_on_seed()
-            if len(self.seeds) == 1 and depends_on_seed:
+        if first is not None:
+            seconds, per_step = first.seconds, first.per_step
+            if len(self.seeds) == 1 and first.depends_on_seed:
                 self.notes.append(FEW_SEEDS)
-            if len(self.seeds) > 1 and not depends_on_seed:
+            if len(self.seeds) > 1 and not first.depends_on_seed:
                 self.seeds = self.seeds[:1]
                 self.notes.append(ONE_SEED)
-            uninformed, cost = uninformed_loss(shared)
-            self._uninformed = uninformed or trainer.first_loss
-            seconds, per_step = timed_step(trainer, shared.race_seed)
-            self.cost += trainer.cost + cost
+            self._uninformed = shared.uninformed or first.loss
+            self.cost += first.cost
         tasks: tuple[Task, ...] = ("begin", "repeat", "screen", "confirm")
-        first, repeated, screened, longer = (self._job(UNTREATED, task, self.seeds[0]).planned for task in tasks)
+        begun, repeated, screened, longer = (self._job(UNTREATED, task, self.seeds[0]).planned for task in tasks)
         trained = FINALISTS + 4 if self._named is None else self._named + 1
         tried = 0 if self._named is not None else len(REMEDIES) + 2 + PARTNERS * ROUNDS
-        self._planned = trained * (first + (len(self.seeds) - 1) * repeated) + tried * screened
+        self._planned = trained * (begun + (len(self.seeds) - 1) * repeated) + tried * screened
         self._planned += (1 + CANDIDATES) * longer if shared.long_steps > shared.steps else 0
         self.planned = self.cost.u + per_step * self._planned
         return self._planned * seconds
@@ -182,8 +177,6 @@ class Comparison:
             return arm.name != UNTREATED, not arm.runs, final, screened
 
         arms = {arm.name: arm for arm in sorted(self.arms.values(), key=place)}
-        if self._conditions.optimizer is not None:  # the user has chosen the rate, which needs no line
-            arms[UNTREATED] = replace(arms[UNTREATED], code="")
         has_screening = any(arm.screened is not None for arm in arms.values())
         treatment = Treatment(
             arms,

@@ -17,8 +17,8 @@ from wellcond.problem.held_out import HeldOut
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
 from wellcond.training.copies import CopyRun, CopyTrainer
-from wellcond.training.memory import memory_of_step
 from wellcond.training.run import Run
+from wellcond.treatment.memory import memory_of_step
 
 CHECKS, CLOSER = 6, 0.6
 """How often a run is evaluated: after its last step, and each time before after this share of the steps. A network that

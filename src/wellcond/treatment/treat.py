@@ -11,21 +11,19 @@ from torch.optim import Optimizer
 
 from wellcond.diagnosis.diagnose import diagnose
 from wellcond.diagnosis.finding import Finding
-from wellcond.errors import Interrupted, NonFinite, WellcondError
+from wellcond.errors import Interrupted, WellcondError
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.arguments import check_is_problem
-from wellcond.problem.not_finite import ADVICE, not_finite_in
 from wellcond.problem.problem import Problem
 from wellcond.remedies import REMEDIES
 from wellcond.results import Progress
 from wellcond.results.progress import announce, shows_progress
-from wellcond.training.launching.by_name import LauncherName, launcher_of
-from wellcond.training.launching.launcher import Launcher
+from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
-from wellcond.treatment.arm_job import one_thread
 from wellcond.treatment.comparison import Comparison
-from wellcond.treatment.conditions import conditions_of
+from wellcond.treatment.conditions import conditions_of, first_steps, one_thread
+from wellcond.treatment.launching.by_name import LauncherName, launcher_of
+from wellcond.treatment.launching.launcher import Launcher
 from wellcond.treatment.ranking import parts_of
 from wellcond.treatment.treatment import Treatment
 
@@ -33,9 +31,9 @@ SHARE_OF_DIAGNOSIS = 0.1
 """Share of the progress bar."""
 
 
+@led
 @shows_progress
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
-@own_arithmetic()
 def treat(
     problem: Problem,
     optimizer: PassedOptimizer | None = None,
@@ -113,41 +111,44 @@ def treat(
     check_settings(remedies=chosen or (), steps=steps, seeds=seeds, momentum=momentum)
     if optimizer is not None and momentum is not None:
         raise ValueError(f"momentum is {momentum:g}, but the optimizer has its own: pass one of the two.")
-    check_is_problem(problem)
-    optimizer = optimizer_of(problem, optimizer)
-    if lost := [name for name, p in problem.model.named_parameters() if not_finite_in(p)]:
-        raise NonFinite(f"parameter {lost[0]!r} holds NaN or infinity, which no remedy undoes: {ADVICE['weight']}.")
     momentum = DEFAULT_MOMENTUM if momentum is None else momentum
     report = progress or (lambda _what, _share: None)
     begin = SHARE_OF_DIAGNOSIS if findings is None and chosen is None else 0.0
     later: Progress = lambda what, share: report(what, begin + (1 - begin) * share)  # noqa: E731
-    comparison = Comparison(
-        conditions_of(problem, optimizer, momentum, steps, seeds, validation),
-        seeds,
-        None if chosen is None else len(chosen),
-        launcher if isinstance(launcher, Launcher) else launcher_of(launcher),
-        later,
-    )
-    seconds = comparison.plan()
-    if math.isfinite(seconds):
-        announce(report, comparison.planned, seconds)
-    try:
-        if begin:
-            with one_thread():
-                findings = _diagnosed(problem, optimizer, comparison, lambda what, share: report(what, begin * share))
-        comparison.train_untreated()
-        if chosen is None:
-            comparison.screen(findings or ())
-            comparison.train_finalists()
-        else:
-            comparison.train_named(chosen, findings or ())
-        comparison.confirm()
-    except KeyboardInterrupt:
-        if not comparison.arms:
-            raise
-        raise Interrupted(comparison.treatment(is_complete=False)) from None
-    report("done", 1.0)  # races end early where little is left to try
-    return comparison.treatment()
+    with one_thread():
+        conditions = conditions_of(problem, optimizer, momentum, steps, seeds, validation)
+        first = first_steps(conditions)
+    with own_arithmetic():
+        comparison = Comparison(
+            conditions,
+            seeds,
+            None if chosen is None else len(chosen),
+            launcher if isinstance(launcher, Launcher) else launcher_of(launcher),
+            later,
+        )
+        if precision := problem.says_precision("all arms are trained", "curvature and conditioning are"):
+            comparison.notes.append(precision)
+        seconds = comparison.plan(first)
+        if math.isfinite(seconds):
+            announce(report, comparison.planned, seconds)
+        try:
+            if begin:
+                with one_thread():
+                    of_diagnosis: Progress = lambda what, share: report(what, begin * share)  # noqa: E731
+                    findings = _diagnosed(problem, optimizer_of(problem, optimizer), comparison, of_diagnosis)
+            comparison.train_untreated()
+            if chosen is None:
+                comparison.screen(findings or ())
+                comparison.train_finalists()
+            else:
+                comparison.train_named(chosen, findings or ())
+            comparison.confirm()
+        except KeyboardInterrupt:
+            if not comparison.arms:
+                raise
+            raise Interrupted(comparison.treatment(is_complete=False)) from None
+        report("done", 1.0)  # races end early where little is left to try
+        return comparison.treatment()
 
 
 def check_settings(*, remedies: Collection[str], steps: int, seeds: Collection[int], momentum: float | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -56,6 +57,8 @@ class TensorFacts:
         grouping: χ² of labels by batches, in its standard deviations from what a shuffle gives; NaN where `purity` is.
         is_ordered: Whether one number per example never falls, or never rises, over several batches.
         least_label: Smallest index that is not negative: losses leave out −100, or −1; NaN for numbers.
+        may_be_lengths: Whether it may count entries of others: in every batch its largest value is the size of a
+            dimension of another tensor there, or its sum the length of one.
     """
 
     name: str
@@ -82,6 +85,7 @@ class TensorFacts:
     grouping: float = math.nan
     is_ordered: bool = False
     least_label: float = math.nan
+    may_be_lengths: bool = False
 
     @property
     def features(self) -> int:
@@ -142,18 +146,21 @@ def is_too_small(fact: TensorFacts) -> bool:
     return fact.has_scale and not is_too_large(fact) and 0 < fact.reach < SMALL_REACH
 
 
-def facts_of(batches: list[Any], name: str, channels_first: bool) -> list[TensorFacts]:
+def facts_of(
+    batches: list[Any], name: str, channels_first: bool, *, whole: Sequence[Any] | None = None
+) -> list[TensorFacts]:
     """Facts about every tensor that is described, over several batches.
 
     Args:
         batches: The inputs, or the targets, of each batch; all of the same structure.
         name: `inputs`, `targets` or `outputs`.
         channels_first: Whether (N, a, b) is (examples, channels, positions), and not (examples, tokens, features).
+        whole: The batches with all that is in them; None: nothing else is.
     """
     by_place = zip(*(tensors_in(batch) for batch in batches), strict=False)
     tensors = [[t for t in at if is_described(t)] for at in by_place]
     return [
-        _facts(at, f"{name}{place}", channels_first)
+        replace(_facts(at, f"{name}{place}", channels_first), may_be_lengths=_may_be_lengths(at, whole or batches))
         for place, at in zip(_places(batches[0], len(tensors)), tensors, strict=True)
         if at
     ]
@@ -180,7 +187,10 @@ def _facts(tensors: list[Tensor], name: str, channels_first: bool) -> TensorFact
     is_index = not first.is_floating_point() and first.dtype != torch.bool
     dim = feature_dim(first, channels_first=channels_first)
     same = all(bool((t == t[:1]).all()) for t in tensors) and first.shape[0] > 1
-    rows = torch.cat([_rows(t, dim) for t in tensors])
+    by_feature = [_rows(t, dim) for t in tensors]
+    if len({each.shape[1] for each in by_feature}) > 1:  # sequences of other lengths in every batch
+        by_feature = [each.reshape(-1, 1) for each in by_feature]
+    rows = torch.cat(by_feature)
     is_finite = rows.isfinite()
     not_finite = int((~is_finite).sum())
     finite = rows[is_finite.all(1)] if not_finite else rows
@@ -219,6 +229,19 @@ def _facts(tensors: list[Tensor], name: str, channels_first: bool) -> TensorFact
         grouping=grouping,
         is_ordered=len(per_example) > 1 and _is_monotone(torch.cat(per_example)),
         least_label=float(finite[finite >= 0].min()) if is_index and bool((finite >= 0).any()) else math.nan,
+    )
+
+
+def _may_be_lengths(tensors: list[Tensor], whole: Sequence[Any]) -> bool:
+    """Whether a number per example may count entries: of rows that are padded, or of rows that are joined to one."""
+    if any(t.dim() != 1 or t.is_floating_point() or t.is_complex() or not len(t) for t in tensors):
+        return False
+    return all(
+        any(
+            int(t.max()) in other.shape[1:] or (other is not t and other.shape[:1] == (int(t.sum()),))
+            for other in others
+        )
+        for t, others in zip(tensors, map(tensors_in, whole), strict=False)
     )
 
 

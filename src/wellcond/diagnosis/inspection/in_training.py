@@ -95,7 +95,7 @@ def _extremes(problem: Problem) -> tuple[Batch, list[tuple[int | None, Batch]]]:
     unlike: dict[tuple[str, int], tuple[float, int | None, Batch]] = {}
     with contextlib.closing(problem.draws(0, epochs=1)) as batches:
         for index, batch in enumerate(batches):
-            extents = _extents(batch, problem.device)
+            extents = _extents(batch)
             if first is None:
                 first, usual = batch, extents
             for which, extent in extents.items():
@@ -115,16 +115,15 @@ EXTENTS = ("not finite", "few", "high", "low", "many")
 """Ways to be extreme, the likeliest to fail first."""
 
 
-def _extents(batch: Batch, device: torch.device) -> dict[tuple[str, int], float]:
+def _extents(batch: Batch) -> dict[tuple[str, int], float]:
     """How far a batch goes: by the ways of `EXTENTS`, and by the place of a tensor of indices."""
     tensors = tensors_in(batch)
     extents = {("not finite", 0): float(_not_finite(batch)), ("few", 0): -float(examples_in(batch))}
     extents["many", 0] = float(sum(t.numel() for t in tensors))
-    if device.type == "cpu":  # an index out of range ends the process of a GPU, which no measurement may risk
-        for place, t in enumerate(tensors):
-            if not t.is_floating_point() and not t.is_complex() and t.numel() and t.layout is torch.strided:
-                low, high = (float(end) for end in t.aminmax())
-                extents["high", place], extents["low", place] = high, -low
+    for place, t in enumerate(tensors):
+        if not t.is_floating_point() and not t.is_complex() and t.numel() and t.layout is torch.strided:
+            low, high = (float(end) for end in t.aminmax())
+            extents["high", place], extents["low", place] = high, -low
     return extents
 
 

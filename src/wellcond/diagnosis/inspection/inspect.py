@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import functools
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from wellcond.diagnosis.inspection.attention import Attention, OfOne
-from wellcond.diagnosis.inspection.broadcasts import Broadcast
 from wellcond.diagnosis.inspection.data import TensorFacts, facts_of
-from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
-from wellcond.diagnosis.inspection.in_training import Refused, reached_in_training, refused
+from wellcond.diagnosis.inspection.failures import Failures
+from wellcond.diagnosis.inspection.in_training import reached_in_training, refused
+from wellcond.diagnosis.inspection.inspection import Inspection, NanState, TurnedView
 from wellcond.diagnosis.inspection.outputs import OutputFacts, output_facts
 from wellcond.diagnosis.inspection.passes import Forward, Passes
-from wellcond.diagnosis.inspection.scaled_inputs import Standardized, standardized
-from wellcond.diagnosis.inspection.signals import Signal, Signals
+from wellcond.diagnosis.inspection.rounding import rounding
+from wellcond.diagnosis.inspection.scaled_inputs import standardized
+from wellcond.diagnosis.inspection.signals import Signals
 from wellcond.diagnosis.inspection.weights import Weight, weights_of
 from wellcond.errors import Unsupported, WellcondError
 from wellcond.network.calling import logits_of, tensors_in
@@ -28,119 +29,13 @@ from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import has_channels_first
 from wellcond.network.unregistered import Stray, strays_in, unregistered
 from wellcond.problem.batches import examples_in
+from wellcond.problem.loss.constant import constant_loss
+from wellcond.problem.loss.loss_graph import LossGraph
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import ONLY_A_LOSS, WRITE_APART, TrainingStep
 
-OUTPUTS = ("all batches", "the outputs", "the outputs and the loss")
-"""Parts of an inspection without which the outputs are not known."""
 READ_EXAMPLES = 512
 """Stop reading batches after this many examples."""
-
-
-class NanState(NamedTuple):
-    """A tensor with NaN that is no parameter: running statistics, or what the optimizer remembers.
-
-    Attributes:
-        name: What it is, in words.
-        layer: Module that it belongs to.
-        values: Number of values that are NaN.
-    """
-
-    name: str
-    layer: str
-    values: int
-
-
-TurnedView = tuple[tuple[int, ...], tuple[int, ...]]
-"""Shape before and after a view that names dimensions in another order without moving the numbers."""
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """What one or two passes show. A field is None or empty if there is nothing to see or `failures` says why.
-
-    Attributes:
-        examples: Number of examples passed through the model; `inputs` and `targets` may describe more.
-        batch_size: Examples in the first batch.
-        inputs: Facts about every tensor of the inputs.
-        targets: Facts about every tensor of the targets.
-        output: Outputs of the first batch compared with its targets and the loss.
-        signals: Signal of every module and nonlinearity, in the order of the forward pass.
-        attention: Softmaxes and attention kernels inside the network.
-        all_masked: Attention in which rows have all their entries masked, and the share of these rows.
-        softmaxes_of_one: Softmaxes over a dimension of size one.
-        weights: Facts about every parameter.
-        loss: Mean loss over batches; NaN if any batch's is.
-        loss_shape: Shape of the first batch's loss: () or (1,), unless it is no single number; None without a loss.
-        loss_depends: Whether the loss depends on any trainable parameter; None if no loss was computed.
-        reached_in_training: Names of the parameters that it depends on in training mode; empty if as measured it
-            depends on all.
-        broadcasts: Comparisons in a training step of N numbers with N others, each with all.
-        refused: A later batch on which training fails, in the model's own modes.
-        forward_error: Why the model could not be called, if it could not.
-        loss_error: Why the loss could not be computed, if it could not.
-        gradient_error: Why there are no gradients, if the backward pass failed.
-        gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ of sequences that recurrent layers or cells read; None for others.
-        standardized: What standardized inputs would change; None where the inputs are of ordinary scale.
-        outputs: Facts about every floating-point tensor that the model returns for the first batch.
-        returned: Number of these tensors.
-        is_summed: Whether the loss of a batch is the sum of those of its halves, and not their mean.
-        turned: Views that name dimensions in another order without moving the numbers.
-        normalizes_twice: Whether a softmax is taken of what a softmax has made, on the way to the loss.
-        strays: Trainable tensors that the outputs depend on and that are not among the model's parameters.
-        held_strays: Paths of those unregistered tensors that the optimizer holds.
-        held_elsewhere: Number of parameters in the optimizer that do not belong to the model.
-        nan_states: Buffers of the model and states of the optimizer that hold NaN.
-        failures: What could not be checked, and why.
-    """
-
-    examples: int = 0
-    batch_size: int = 0
-    inputs: tuple[TensorFacts, ...] = ()
-    targets: tuple[TensorFacts, ...] = ()
-    output: OutputFacts | None = None
-    signals: tuple[Signal, ...] = ()
-    attention: tuple[Attention, ...] = ()
-    all_masked: tuple[tuple[str, float], ...] = ()
-    softmaxes_of_one: tuple[OfOne, ...] = ()
-    weights: tuple[Weight, ...] = ()
-    loss: float | None = None
-    loss_shape: tuple[int, ...] | None = None
-    loss_depends: bool | None = None
-    reached_in_training: frozenset[str] = frozenset()
-    broadcasts: tuple[Broadcast, ...] = ()
-    refused: Refused | None = None
-    forward_error: str = ""
-    loss_error: str = ""
-    gradient_error: str = ""
-    gradient_over_time: Tensor | None = None
-    standardized: Standardized | None = None
-    outputs: tuple[TensorFacts, ...] = ()
-    returned: int = 1
-    is_summed: bool = False
-    turned: tuple[TurnedView, ...] = ()
-    normalizes_twice: bool = False
-    strays: tuple[Stray, ...] = ()
-    held_strays: frozenset[str] = frozenset()
-    held_elsewhere: int = 0
-    nan_states: tuple[NanState, ...] = ()
-    failures: tuple[InspectionFailure, ...] = ()
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether there is no NaN or infinity in the data, the weights, the layers' outputs, the loss or a gradient."""
-        is_loss_finite = self.loss is None or math.isfinite(self.loss)
-        counts = [
-            *(fact.not_finite for fact in (*self.inputs, *self.targets)),
-            *(weight.not_finite or weight.gradient_not_finite for weight in self.weights),
-            *(signal.not_finite for signal in self.signals),
-            *(state.values for state in self.nan_states),
-        ]
-        return is_loss_finite and not any(counts)
-
-    def weighted(self) -> list[Signal]:
-        """Signals of the layers with weights, in the order of the forward pass."""
-        return [signal for signal in self.signals if signal.is_weighted]
 
 
 @own_arithmetic()
@@ -155,8 +50,8 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         What was seen; `failures` says what could not be checked.
     """
     failures = Failures()
-    signals = Signals(problem.model, failures)
-    passes = Passes(problem, signals)
+    passes = Passes(problem, failures)
+    signals = passes.signals
     batches: list[Any] = []
     elsewhere = _held_elsewhere(problem, optimizer)
     held_strays = frozenset(path for tensor, path in unregistered(problem.model) if tensor in elsewhere)
@@ -173,6 +68,10 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
                 passes.backward(forward.loss)  # which frees the graph that the outputs were read from
             if index == 0:
                 inspection = _with_other_passes(inspection, problem, batch, forward, passes, failures)
+                compare = functools.partial(rounding, problem, batch, signals.dtypes)
+                inspection = replace(
+                    inspection, rounding=failures.attempt("what half precision changes", compare, None)
+                )
     gradients = dict(zip(problem.params, passes.gradients, strict=False))
     inspection = replace(
         inspection,
@@ -189,6 +88,7 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         loss_shape=passes.loss_shape,
         loss_depends=passes.loss_depends,
         broadcasts=tuple(passes.broadcasts),
+        log_arguments=tuple(passes.log_arguments),
         forward_error=passes.forward_error,
         loss_error=passes.loss_error,
         gradient_error=passes.gradient_error,
@@ -237,11 +137,11 @@ def _with_outputs(
         turned=turned,
         normalizes_twice=failures.attempt("softmaxes of softmaxes", lambda: normalizes_twice(ends), False),
         strays=failures.attempt("tensors that are no parameters", lambda: _strays(problem, raw, sequences), ()),
-        returned=len(floating),
-        outputs=failures.attempt("the outputs", lambda: tuple(facts_of([floating], "outputs", False)), ()),
         output=failures.attempt(
             "the outputs and the loss", lambda: _output_facts(problem, batch, forward, floating), None
         ),
+        returned=len(floating),
+        outputs=failures.attempt("the outputs", lambda: tuple(facts_of([floating], "outputs", False)), ()),
     )
 
 
@@ -259,8 +159,14 @@ def _output_facts(problem: Problem, batch: Any, forward: Forward, floating: list
         value: Tensor = problem.raw_loss(other, targets)
         return value
 
+    targets, likelihood = batch[1], problem.likelihood
     is_divergence = isinstance(problem.loss, nn.KLDivLoss)
-    return output_facts(outputs, batch[1], loss, loss_of, problem.likelihood, is_divergence=is_divergence)
+    graph = LossGraph.of(loss, outputs, targets, likelihood, is_divergence=is_divergence)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the loss has already warned about the model's own outputs
+        constant = constant_loss(loss_of, likelihood, [outputs.detach()], [targets], graph.class_dim)
+    value = None if loss is None else float(loss.detach())
+    return output_facts(outputs, targets, value, graph, loss_of, constant)
 
 
 def _strays(problem: Problem, raw: Any, sequences: list[Tensor]) -> tuple[Stray, ...]:
@@ -311,7 +217,7 @@ def _data_facts(problem: Problem, batches: list[Any], name: Literal["inputs", "t
     if not batches:
         return ()
     parts = [problem.model_inputs(i, batch) if name == "inputs" else batch[1] for i, batch in enumerate(batches)]
-    return tuple(facts_of(parts, name, has_channels_first(problem.model)))
+    return tuple(facts_of(parts, name, has_channels_first(problem.model), whole=batches))
 
 
 def _weight_facts(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from wellcond.diagnosis.inspection.broadcasts import Broadcast, Broadcasts
-from wellcond.diagnosis.inspection.failures import shortened_message
+from wellcond.diagnosis.inspection.failures import Failures, shortened_message
+from wellcond.diagnosis.inspection.log_probabilities import LogArgument, LogProbabilities
 from wellcond.diagnosis.inspection.signals import Signals
 from wellcond.errors import NoLoss
+from wellcond.network.guarded import Guarded
+from wellcond.problem.apart import StepLoss
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem, merged
 from wellcond.problem.training_step import TrainingStep
@@ -39,9 +41,10 @@ class Passes:
 
     Args:
         problem: What is inspected.
-        signals: Recorder of what the modules return.
+        failures: Where an error in the recording of signals goes.
 
     Attributes:
+        signals: What the modules return.
         examples: Number of examples passed through the model.
         losses: Loss of every batch.
         gradients: Mean gradient, by parameter; empty if there is none.
@@ -52,11 +55,11 @@ class Passes:
         forward_error: Why the model could not be called.
         loss_error: Why the loss could not be computed.
         gradient_error: Why there are no gradients.
-        broadcasts: Comparisons in a training step of N numbers with N others, each with all.
     """
 
-    def __init__(self, problem: Problem, signals: Signals) -> None:
-        self.problem, self._signals = problem, signals
+    def __init__(self, problem: Problem, failures: Failures) -> None:
+        self.problem, self._compared, self._logs = problem, Broadcasts(), LogProbabilities()
+        self.signals = Signals(problem.model, failures)
         self.examples = 0
         self.losses: list[float] = []
         self.gradients: list[Tensor | None] = []
@@ -65,9 +68,18 @@ class Passes:
         self.gradient_over_time: Tensor | None = None
         self.sequences: list[Tensor] = []
         self.forward_error = self.loss_error = self.gradient_error = ""
-        self.broadcasts: list[Broadcast] = []
         recurrent = (nn.RNNBase, nn.RNNCellBase)
         self._is_recurrent = any(isinstance(m, recurrent) for m in problem.model.modules())
+
+    @property
+    def broadcasts(self) -> list[Broadcast]:
+        """Comparisons in a training step of N numbers with N others, each with all."""
+        return self._compared.found
+
+    @property
+    def log_arguments(self) -> list[LogArgument]:
+        """What torch's losses get where they take logarithms of probabilities."""
+        return self._logs.seen
 
     @property
     def loss(self) -> float | None:
@@ -83,16 +95,16 @@ class Passes:
         self.examples += examples_in(batch)
         self.sequences = []
         try:
-            with self._signals.watched(examples_in(batch)), self._comparisons() as compared:
+            with self._comparisons(), self._logs, self.signals.watched(examples_in(batch)), Guarded():
                 raw = self.problem.forward(index, self._differentiable(batch[0]))
-            self.broadcasts += compared.found
         except NoLoss:
             return None  # no illness of the network: `Problem` refuses it
         except Exception as error:  # the user's model may raise anything
             self.forward_error = self.forward_error or shortened_message(error)
             return None
         try:
-            loss = self.problem.raw_loss(raw, batch[1], index)
+            with self._comparisons(), self._logs, Guarded():
+                loss = self.problem.raw_loss(raw, batch[1], index)
             if not isinstance(loss, Tensor):
                 return Forward(raw, None)
             self.loss_shape = self.loss_shape or tuple(loss.shape)
@@ -123,12 +135,10 @@ class Passes:
         if of_sequences and of_sequences[0] is not None:
             self.gradient_over_time = of_sequences[0].double().norm(dim=(0, 2)).cpu()
 
-    @contextlib.contextmanager
-    def _comparisons(self) -> Iterator[Broadcasts]:
+    def _comparisons(self) -> contextlib.AbstractContextManager[Any]:
         """Those of a training step; what a loss of outputs and targets compares is known by their shapes."""
-        compared = Broadcasts()
-        with compared if isinstance(self.problem.loss, TrainingStep) else contextlib.nullcontext():
-            yield compared
+        is_step = isinstance(self.problem.loss, (TrainingStep, StepLoss))
+        return self._compared if is_step else contextlib.nullcontext()
 
     def _differentiable(self, inputs: Any) -> Any:
         """The inputs, with sequences of recurrent networks as leaves of the graph; the model may write into them."""

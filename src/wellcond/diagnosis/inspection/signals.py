@@ -152,27 +152,14 @@ class Signals:
         modules: Modules whose signals are recorded, by name.
         without_graph: Names of modules that are called under `no_grad`.
         started: Place in the forward pass of every module that is called, by name.
+        dtypes: Dtypes of what modules return.
     """
 
     def __init__(self, model: nn.Module, failures: Failures) -> None:
         self._failures = failures
-        weighted = weighted_layers(model)
-        inside = tuple(f"{name}." for name, module in weighted.items() if name and any(module.children()))
-        leaves = {
-            name: module
-            for name, module in model.named_modules()
-            if not any(module.children()) and not (inside and name.startswith(inside))
-        }
-        self.modules = leaves | weighted
-        self._weighted = weighted
-        self._owners = {
-            name: module
-            for name, module in model.named_modules()
-            if name not in self.modules and any(True for _ in module.parameters(recurse=False))
-        }
-        self._names = ModuleNames(model)
         self.without_graph: set[str] = set()
         self.started: dict[str, int] = {}
+        self.dtypes: set[torch.dtype] = set()
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._nodes: dict[str, list[Node]] = {}
         self._after: dict[str, tuple[str, ...]] = {}
@@ -183,6 +170,20 @@ class Signals:
         self._inside: list[str] = []
         self._calls: dict[tuple[str, str], int] = {}
         self._examples = 1
+        self._names = ModuleNames(model)
+        self._weighted = weighted_layers(model)
+        inside = tuple(f"{name}." for name, module in self._weighted.items() if name and any(module.children()))
+        leaves = {
+            name: module
+            for name, module in model.named_modules()
+            if not any(module.children()) and not (inside and name.startswith(inside))
+        }
+        self.modules = leaves | self._weighted
+        self._owners = {
+            name: module
+            for name, module in model.named_modules()
+            if name not in self.modules and any(True for _ in module.parameters(recurse=False))
+        }
 
     @contextlib.contextmanager
     def watched(self, examples: int) -> Iterator[None]:
@@ -271,6 +272,7 @@ class Signals:
         tensor = next((t for t in tensors_in(output) if t.is_floating_point()), None)
         if tensor is None or not tensor.numel() or not tensor.dim():  # a loss or a metric is one number
             return None
+        self.dtypes.add(tensor.dtype)
         if name in self._weighted and tensor.grad_fn is not None:
             self._nodes.setdefault(name, []).append(tensor.grad_fn)
         rule = rule_for(module)

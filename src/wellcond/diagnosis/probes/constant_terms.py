@@ -45,7 +45,7 @@ def lost_slope(problem: Problem) -> float | None:
         if not constants.terms:
             return None
         gradients = problem.gradient(loss, params, allow_unused=True)
-        rounding = ROUNDINGS * torch.finfo(problem.dtype).eps * abs(float(loss.detach())) / DISTANCES[1]
+        rounding = ROUNDINGS * problem.eps * abs(float(loss.detach())) / DISTANCES[1]
         starts = [p.data for p in params]
         slopes, differences = list[float](), list[float]()
         has_moved = False

@@ -28,7 +28,8 @@ class Mixing:
     """Outputs of the last few examples of a batch on their own, compared with those in the batch.
 
     Attributes:
-        difference: ‖f − f'‖/‖f‖ of the outputs; 1 if their number is not that of the examples.
+        difference: ‖f − f'‖/‖f‖ of the outputs, in the steps that both have; 1 if their number is not that of the
+            examples.
         layer: First module whose output differs.
         is_symmetric: Whether the order of the examples makes no difference, as for statistics over them.
     """
@@ -53,11 +54,18 @@ def mixing(subject: Subject) -> Mixing | None:
         return None
     if len(alone) != few:  # a dimension that is as long as the batch was taken for the examples
         return Mixing(1.0, _first_that_differs(subject, few))
-    difference = relative_change(outputs[-few:], alone)
+    together = outputs[-few:]
+    if together.dim() != alone.dim():
+        return None
+    # padded to the longest sequence of those that are passed: compared is what both have
+    common = tuple(slice(min(sizes)) for sizes in zip(together.shape, alone.shape, strict=True))
+    difference = relative_change(together[common], alone[common])
     if not math.isfinite(difference):
         return None
     if difference <= subject.tolerance:
         return Mixing(difference, "")
+    if together.shape != alone.shape:  # what is padded less may differ for that reason
+        return None
     return Mixing(difference, _first_that_differs(subject, few), _is_symmetric(subject, outputs, difference))
 
 

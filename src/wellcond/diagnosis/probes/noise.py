@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
+from wellcond.diagnosis.probes.dropped import Dropped, DroppedValues
 from wellcond.diagnosis.probes.subject import Subject, relative_change
 from wellcond.network.calling import logits_of
-from wellcond.network.dropped import Dropped, DroppedValues
 from wellcond.network.isolation import isolation
 from wellcond.network.layers import weighted_layers
 

@@ -16,7 +16,8 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.outputs import with_tensors
 from wellcond.problem.problem import Batch, Problem
 
-Change = Callable[[Tensor], Tensor]
+Change = Callable[[int, Any], Any]
+"""What a call returns instead of its output, by the number of the call; None: what it returned."""
 EQUAL = 1e-4
 """Relative change of the loss that may be rounding: a loss that changes less does not compare outputs with examples."""
 
@@ -41,30 +42,52 @@ class Paired:
 
 def depends_on_pairs(problem: Problem, batch: Batch) -> bool:
     """Whether the loss depends on which example outputs belong to: a generator's, or that of a density, does not."""
+    examples = examples_in(batch)
+    others = _others(examples, 1)
 
     def varied(t: Tensor) -> Tensor:
         noise = torch.randn(t.shape, generator=torch.Generator().manual_seed(1)).to(t)
         return t + noise if t.is_floating_point() else t
 
-    exchanged = _exchange(examples_in(batch))
-    own, of_others = _losses(problem, batch, varied, lambda t: exchanged(varied(t)))
+    def in_place(output: Any) -> Any:
+        return with_tensors(output, {id(t): varied(t) for t in _of_examples(output, examples)})
+
+    def exchanged(output: Any) -> Any:
+        return with_tensors(output, {id(t): varied(t)[others.to(t.device)] for t in _of_examples(output, examples)})
+
+    own = _loss(problem, batch, lambda call, output: None if call else in_place(output))
+    of_others = _loss(problem, batch, lambda call, output: None if call else exchanged(output))
     return abs(own - of_others) > EQUAL * max(abs(own), abs(of_others))  # not so if one is NaN
 
 
 def paired(problem: Problem, batch: Batch) -> Paired | None:
     """Exchange the outputs of a model between the examples of a batch, in two forward passes.
 
-    If a step calls the model several times, the outputs of the first call are exchanged: pairs are torn apart.
+    If a step calls the model several times, each call gets the outputs of the next one of the same form, and of other
+    examples than that one: pairs are torn apart, and what is ranked above changes places with what is ranked below.
 
     Returns:
         None if the model is not called as a whole.
     """
-    own, of_others = _losses(problem, batch, lambda t: t, _exchange(examples_in(batch)))
+    examples = examples_in(batch)
+    calls: list[list[Tensor]] = []
+
+    def exchanged(call: int, output: Any) -> Any:
+        own = _of_examples(output, examples)
+        form = [t.shape for t in own]
+        following = [*calls[call + 1 :], *calls[: call + 1]]
+        other = next((each for each in following if [t.shape for t in each] == form), own)
+        which = _others(examples, call + 1)
+        return with_tensors(output, {id(t): o[which.to(o.device)] for t, o in zip(own, other, strict=True)})
+
+    own = _loss(problem, batch, lambda _, output: calls.append(_of_examples(output, examples)))
+    of_others = _loss(problem, batch, exchanged)
     return Paired(own, of_others) if math.isfinite(own + of_others) else None
 
 
 def loss_of_one_point(problem: Problem, batch: Batch) -> float:
     """The loss if all calls gave all examples the same outputs; NaN if the model is not called as a whole."""
+    examples = examples_in(batch)
     points: dict[torch.Size, Tensor] = {}
 
     def averaged(t: Tensor) -> Tensor:
@@ -72,34 +95,35 @@ def loss_of_one_point(problem: Problem, batch: Batch) -> float:
             return t
         return points.setdefault(t.shape[1:], t.mean(0, keepdim=True)).expand_as(t).contiguous()
 
-    with problem.measuring(), torch.no_grad():
-        return _loss(problem, batch, averaged, every=True)
+    def at_one_point(_call: int, output: Any) -> Any:
+        return with_tensors(output, {id(t): averaged(t) for t in _of_examples(output, examples)})
+
+    return _loss(problem, batch, at_one_point)
 
 
-def _exchange(examples: int) -> Change:
+def _others(examples: int, places: int) -> Tensor:
+    """For each example another one: that many places on, in a random order. Nobody keeps its own."""
     order = torch.randperm(examples, generator=torch.Generator().manual_seed(0))
     others = torch.empty_like(order)
-    others[order] = order.roll(1)  # none keeps its own
-    return lambda t: t[others.to(t.device)]
+    others[order] = order.roll(1 + (places - 1) % max(examples - 1, 1))
+    return others
 
 
-def _losses(problem: Problem, batch: Batch, *changes: Change) -> list[float]:
-    with problem.measuring(), torch.enable_grad():  # one term of a loss is known by its graph
-        return [_loss(problem, batch, change) for change in changes]
+def _of_examples(output: Any, examples: int) -> list[Tensor]:
+    """The tensors in an output that have the examples in front."""
+    return [t for t in tensors_in(output) if t.dim() and len(t) == examples]
 
 
-def _loss(problem: Problem, batch: Batch, change: Change, *, every: bool = False) -> float:
-    """The loss if the outputs of the first call, or of all, are changed; NaN if there is no call."""
-    examples = examples_in(batch)
+def _loss(problem: Problem, batch: Batch, change: Change) -> float:
+    """The loss if calls of the model return something else; NaN if there is no call."""
     calls = 0
 
     def on_exit(_module: nn.Module, output: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls > 1 and not every:
-            return None
-        return with_tensors(output, {id(t): change(t) for t in tensors_in(output) if t.dim() and len(t) == examples})
+        return change(calls - 1, output)
 
-    with bracketed([problem.model], lambda *_: None, on_exit):
+    # one term of a loss is known by its graph
+    with problem.measuring(), torch.enable_grad(), bracketed([problem.model], lambda *_: None, on_exit):
         value = float(problem.training_loss(0, batch).detach())
     return value if calls else math.nan

@@ -239,11 +239,13 @@ def _shifted(outputs: Tensor, draw: torch.Generator) -> Iterator[tuple[int, Tens
 
 
 def _sure(exchanged: ExchangedOutputs) -> Tensor | None:
-    """Logits that are sure of the right class, if each example has one and there are outputs for each."""
+    """Logits that are sure of the right class, if each example, or place of it, has one and an output for each."""
     outputs, targets = exchanged.outputs, exchanged.targets
-    if not isinstance(targets, Tensor) or targets.is_floating_point() or outputs.dim() != 2:
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
         return None
-    index, classes = targets.reshape(-1).long(), outputs.shape[1]
-    if len(index) != len(outputs) or classes < 2 or bool(((index < 0) | (index >= classes)).any()):
+    if outputs.dim() < 2 or targets.numel() != outputs[:, 0].numel() or len(targets) != len(outputs):
         return None
-    return SURE * torch.nn.functional.one_hot(index, classes).to(outputs)
+    index, classes = targets.reshape(outputs[:, 0].shape).long(), outputs.shape[1]
+    if classes < 2 or bool(((index < 0) | (index >= classes)).any()):
+        return None
+    return SURE * torch.nn.functional.one_hot(index, classes).movedim(-1, 1).to(outputs)

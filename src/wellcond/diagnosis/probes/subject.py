@@ -23,6 +23,9 @@ from wellcond.problem.training_step import TrainingStep
 
 T = TypeVar("T")
 
+CAST = 0.1
+"""Relative change of outputs that rounding may cause under autocast, at most."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -62,8 +65,12 @@ class Subject:
 
     @property
     def tolerance(self) -> float:
-        """Relative change of the outputs that rounding may cause: 1e3 times the precision of their dtype."""
-        return 1e3 * torch.finfo(self.problem.dtype if self.outputs is None else self.outputs.dtype).eps
+        """Relative change of the outputs that rounding may cause: 1e3 times the precision of their dtype.
+
+        Under autocast at most `CAST`: what does not depend on a change is computed from the same numbers.
+        """
+        dtype = self.problem.dtype if self.outputs is None else self.outputs.dtype
+        return max(1e3 * float(torch.finfo(dtype).eps), min(1e3 * self.problem.eps, CAST))
 
     @functools.cached_property
     def modules(self) -> dict[str, nn.Module]:

@@ -1,6 +1,11 @@
 """activation-drift: activations that grow or shrink with depth.
 
-Wrong: twenty plain layers whose weights scale every signal by 0.7. Right: weights drawn for their fan-in, or norms.
+Wrong:
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=0.05)  # each multiplies its input by 0.7
+Right:
+    for layer in layers:
+        nn.init.kaiming_normal_(layer.weight)  # or a norm after every layer
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.reading import is_embedding
 from wellcond.diagnosis.rule import rule

@@ -1,6 +1,9 @@
 """attention-saturation: attention that looks at one position only, so that its softmax has no slope.
 
-Wrong: `scores = q @ k.mT`. Right: `scores = q @ k.mT / q.shape[-1] ** 0.5`.
+Wrong:
+    scores = q @ k.mT
+Right:
+    scores = q @ k.mT / q.shape[-1] ** 0.5
 """
 
 from __future__ import annotations

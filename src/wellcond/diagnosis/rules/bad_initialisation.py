@@ -1,6 +1,9 @@
-"""bad-initialisation: weights or biases of a scale at which training cannot start.
+"""bad-initialisation: weights or biases whose scale keeps training from starting, or slows it down.
 
-Wrong: `nn.init.normal_(layer.weight)`. Right: `nn.init.kaiming_normal_(layer.weight)`, whose RMS is √(2/fan_in).
+Wrong:
+    nn.init.normal_(layer.weight)
+Right:
+    nn.init.kaiming_normal_(layer.weight)  # with RMS √(2/fan_in)
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from statistics import fmean
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.reading import is_embedding, is_trained, normalized_layers, outputs_of, spread
 from wellcond.diagnosis.rule import rule

@@ -1,6 +1,13 @@
 """batchnorm-mode-gap: running statistics of BatchNorm that do not match the statistics of batches.
 
-Wrong: `model.eval()` and then training. Right: `model.train()` before every epoch.
+Wrong:
+    model.eval()  # for validation
+    for inputs, targets in loader:
+        train_step(inputs, targets)
+Right:
+    model.train()  # before every epoch
+    for inputs, targets in loader:
+        train_step(inputs, targets)
 """
 
 from __future__ import annotations

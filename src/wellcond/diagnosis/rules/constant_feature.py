@@ -1,6 +1,11 @@
 """constant-feature: inputs, or some of their features, that never vary.
 
-Wrong: a data set that returns `x[0]` for every index. Right: `x[index]`.
+Wrong:
+    def __getitem__(self, index):
+        return self.x[0], self.y[index]
+Right:
+    def __getitem__(self, index):
+        return self.x[index], self.y[index]
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """constant-target: targets that are all the same, so that there is nothing to learn.
 
-Wrong: a data set that returns `y[0]` for every index. Right: `y[index]`.
+Wrong:
+    def __getitem__(self, index):
+        return self.x[index], self.y[0]
+Right:
+    def __getitem__(self, index):
+        return self.x[index], self.y[index]
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.inspection.data import TensorFacts
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition
 from wellcond.results import number

@@ -1,6 +1,9 @@
 """diverging: a loss that rises at every learning rate.
 
-Wrong: `p += lr * p.grad`. Right: `p -= lr * p.grad`.
+Wrong:
+    p.data += lr * p.grad
+Right:
+    p.data -= lr * p.grad
 """
 
 from __future__ import annotations

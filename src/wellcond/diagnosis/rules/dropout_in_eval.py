@@ -1,6 +1,9 @@
 """dropout-in-eval: dropout that stays on in evaluation mode.
 
-Wrong: `F.dropout(h, 0.5)`. Right: `F.dropout(h, 0.5, training=self.training)`.
+Wrong:
+    h = F.dropout(h, 0.5)
+Right:
+    h = F.dropout(h, 0.5, training=self.training)
 """
 
 from __future__ import annotations
@@ -9,10 +12,10 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.probes.dropped import strongest
 from wellcond.diagnosis.reading import and_more
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Threshold
-from wellcond.network.dropped import strongest
 from wellcond.results.quantities import EVALUATION_CHANGE
 
 CHANGE = Threshold(

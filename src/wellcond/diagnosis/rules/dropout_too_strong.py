@@ -1,6 +1,9 @@
 """dropout-too-strong: dropout that leaves too little of a layer's inputs.
 
-Wrong: `nn.Dropout(0.9)`, taken for the share that is kept. Right: `nn.Dropout(0.1)`.
+Wrong:
+    nn.Dropout(0.9)  # taken for the share that is kept
+Right:
+    nn.Dropout(0.1)
 """
 
 from __future__ import annotations
@@ -12,11 +15,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from wellcond.diagnosis.attempts import STRONG_DROPOUT
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Basis, Finding, Severity
+from wellcond.diagnosis.probes.dropped import strongest
 from wellcond.diagnosis.reading import and_more
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import FALLING
-from wellcond.network.dropped import strongest
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 

@@ -1,6 +1,11 @@
 """dying-neurons: ReLUs that are off on every example.
 
-Wrong: a rate so high, or a bias so negative, that units are pushed below zero for good.
+Wrong:
+    nn.init.constant_(layer.bias, -5.0)
+    model = nn.Sequential(layer, nn.ReLU(), head)
+Right:
+    nn.init.zeros_(layer.bias)
+    model = nn.Sequential(layer, nn.ReLU(), head)
 """
 
 from __future__ import annotations

@@ -1,6 +1,14 @@
 """exploding-gradient: gradients that grow from layer to layer, or from step to step, on the way back.
 
-Wrong: a recurrent weight of norm 2 over a hundred steps. Right: an orthogonal one, and clipped gradients.
+Wrong:
+    nn.init.normal_(rnn.weight_hh_l0)  # over a hundred steps
+    loss.backward()
+    optimizer.step()
+Right:
+    nn.init.orthogonal_(rnn.weight_hh_l0)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
 """
 
 from __future__ import annotations

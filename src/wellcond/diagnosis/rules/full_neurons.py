@@ -1,4 +1,10 @@
-"""full-neurons: ReLUs that are on for every example, so that the layer is linear on these data."""
+"""full-neurons: ReLUs that are on for every example, so that the layer is linear on these data.
+
+Wrong:
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), head)  # on inputs around 1000
+Right:
+    model = nn.Sequential(nn.Linear(8, 64), nn.BatchNorm1d(64), nn.ReLU(), head)
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
 """future-seen: outputs that see the inputs they are asked for.
 
-Wrong: `encoder(x)` for the next token. Right: `encoder(x, mask=causal, is_causal=True)`, with
-`causal = nn.Transformer.generate_square_subsequent_mask(x.shape[1])`.
+Wrong:
+    hidden = encoder(x)  # and then the next token is predicted from it
+Right:
+    causal = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+    hidden = encoder(x, mask=causal, is_causal=True)
 """
 
 from __future__ import annotations

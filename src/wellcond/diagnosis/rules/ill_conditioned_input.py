@@ -1,6 +1,10 @@
 """ill-conditioned-input: inputs that lie along few directions, so that gradient descent is slow along the others.
 
-Wrong: features around 1000 ± 1. Right: features around 0 ± 1.
+Wrong:
+    inputs = torch.stack([year, year**2, year**3], dim=1)  # 1990 to 2025
+Right:
+    years = (year - year.mean()) / year.std()
+    inputs = torch.stack([years, years**2, years**3], dim=1)
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """label-shift: a language model that is asked for the token it is given, or for one further away than the next.
 
-Wrong: `loss(model(tokens), tokens)`. Right: `loss(model(tokens[:, :-1]), tokens[:, 1:])`.
+Wrong:
+    loss = criterion(model(tokens), tokens)
+Right:
+    loss = criterion(model(tokens[:, :-1]), tokens[:, 1:])
 """
 
 from __future__ import annotations

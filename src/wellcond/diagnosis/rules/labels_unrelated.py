@@ -1,6 +1,10 @@
 """labels-unrelated: inputs that do not predict the targets.
 
-Wrong: `x = x[torch.randperm(n)]` with `y` left as it is. Right: one order for both.
+Wrong:
+    inputs = inputs[torch.randperm(n)]  # and the labels stay where they are
+Right:
+    order = torch.randperm(n)
+    inputs, labels = inputs[order], labels[order]
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """last-layer-drift: a last layer whose curvature outweighs that of all others.
 
-Wrong: a deep residual network without a norm after its last block. Right: a BatchNorm before the last layer.
+Wrong:
+    model = nn.Sequential(*residual_blocks, nn.Linear(64, 10))
+Right:
+    model = nn.Sequential(*residual_blocks, nn.BatchNorm1d(64), nn.Linear(64, 10))
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""learning-rate-too-high: a rate at which the loss rises or stalls, while it falls at a lower one."""
+"""learning-rate-too-high: a rate at which the loss rises or stalls, while it falls at a lower one.
+
+Wrong:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+Right:
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)  # see wc.suggest_lr
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""learning-rate-too-low: a rate at which a run of ordinary length ends where it began."""
+"""learning-rate-too-low: a rate at which a run of ordinary length ends where it began.
+
+Wrong:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)  # a rate for Adam
+Right:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # see wc.suggest_lr
+"""
 
 from __future__ import annotations
 
@@ -79,9 +85,11 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
         return
     reached = evidence.highest_lr
     higher = [each for each in trial.others if each.factor > own.factor]
-    if reached == math.inf and evidence.schedule is not None:  # it rises for longer than ordinary runs are
+    is_endless = False
+    if reached == math.inf and evidence.schedule is not None:
         reached = evidence.schedule.rates[int(SHORT_RUN.at)]
-        higher = [each for each in higher if each.lr > reached]
+        is_endless = reached < max(evidence.schedule.rates)  # it rises for longer than ordinary runs are
+        higher = [each for each in higher if is_endless or each.lr > reached]
     fall, fall_early = trial.fall(own)[0], trial.fall(own, early=True)[0]
     if own.moved < AT_REST.at:  # rounding is larger than what such a rate changes
         fall_early = max(fall_early, ANY_FALL.at)
@@ -93,12 +101,12 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     ]
     if len(faster) < 2:
         return
-    if reached >= min(each.lr for each in faster):
+    best = max(faster, key=lambda each: trial.fall(each)[0])
+    if reached >= (best.lr if is_endless else min(each.lr for each in faster)):
         return  # a warm-up, a one-cycle or a decay: the schedule has such rates itself
     steps = 0.1 * len(own.run.losses) / fall
     limit = evidence.max_lr.value if evidence.max_lr is not None else math.inf
     is_far_below = OF_LIMIT.is_severe(own.lr / limit) if 0 < limit < math.inf else False
-    best = max(faster, key=lambda each: trial.fall(each)[0])
     speed_up = trial.fall(best, early=True)[0] / fall_early
     catch_up = len(own.run.losses) * trial.fall(best)[0] / fall
     is_behind = SPEED_UP.is_warning(speed_up) and CATCH_UP.is_warning(catch_up) and _is_above_constant(trial, own)

@@ -1,4 +1,12 @@
-"""loss-not-decreasing: a network that cannot even fit a handful of examples."""
+"""loss-not-decreasing: a network that learns nothing at any rate, not even a handful of examples.
+
+Wrong:
+    features = self.encoder(x)
+    return self.head(self.start.expand(len(x), -1))  # the features are never used
+Right:
+    features = self.encoder(x)
+    return self.head(features)
+"""
 
 from __future__ import annotations
 
@@ -12,7 +20,7 @@ from wellcond.diagnosis.probes.paired import Paired
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.runs import run_rows
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.diagnosis.trial_result import LEAST_GAIN, RISING, Attempt, Handful, Trial
+from wellcond.diagnosis.trial_result import FALLING, LEAST_GAIN, RISING, Attempt, Handful, Trial
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 
@@ -32,6 +40,10 @@ SLOWLY = Condition(
 PREDICTS = Threshold(
     "the best of three probes of the data, in standard deviations of shuffled targets", 8.0, math.nan,
     origin="chance exceeds 4 once in 30,000 probes; data sets of the benchmarks have 5 to 230",
+)  # fmt: skip
+PROPORTIONATE = Condition(
+    "fall at the highest rate / largest fall at a lower one", 4.0,
+    origin="10 for a tenfold rate where the loss falls in proportion to it; about 1 or less where nothing is learned",
 )  # fmt: skip
 TRIED = Condition(
     "rates that were tried", 3,
@@ -129,9 +141,9 @@ def tells_nothing_apart(evidence: Evidence) -> Iterator[Finding]:
         severity="severe",
         basis="tried",
         summary=f"the loss goes from {number(trial.loss)} to {number(own.loss)} in {len(own.run.losses)} steps, but "
-        f"nothing is learned of the examples: with the outputs of others it is {number(of_own.of_others)} instead "
-        f"of {number(of_own.loss)}. Adam does not tell a handful of them apart either "
-        f"({number(of_few.of_others)} instead of {number(of_few.loss)}).",
+        "nothing is learned of the examples: after them, that of the first batch is "
+        f"{number(of_own.of_others)} with the outputs of others instead of {number(of_own.loss)}. Adam does not tell a "
+        f"handful of them apart either ({number(of_few.of_others)} instead of {number(of_few.loss)}).",
         evidence={
             "loss before": trial.loss,
             "loss after": own.loss,
@@ -173,11 +185,18 @@ def _ruled_out(evidence: Evidence) -> str:
 def _is_lost(trial: Trial) -> bool:
     """Whether no rate that was tried learns anything, although the inputs predict the targets.
 
-    A run that still falls by more than noise in its second half may only be slow.
+    A run that still falls by more than noise in its second half may only be slow. If the highest rate falls, and far
+    further than its own, that one is only too low: rates at which something is learned are above all that were tried.
     """
     if trial.own is None or trial.own.loss < ABOVE.at * fmean(trial.own.early):
         return False
     if trial.relation is None or not trial.constant or trial.constant < 0 or len(trial.attempts) < TRIED.at:
+        return False
+    highest = trial.attempts[-1]
+    is_fastest = trial.fall(highest, early=True)[0] > PROPORTIONATE.at * max(
+        trial.fall(each, early=True)[0] for each in trial.attempts[:-1]
+    )
+    if is_fastest and trial.outcome(highest) in FALLING:
         return False
     fits = trial.few is not None and not FIT.is_severe(trial.few.fall)
     least = (SLOWLY if fits else ABOVE).at * trial.constant

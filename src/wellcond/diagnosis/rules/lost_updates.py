@@ -1,6 +1,12 @@
 """lost-updates: steps that are smaller than the precision of the weights.
 
-Wrong: `model.to(torch.bfloat16)` and AdamW at 1e-5. Right: float32 weights, and `torch.autocast` for the passes.
+Wrong:
+    model.to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+Right:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)  # float32 weights
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = criterion(model(inputs), targets)
 """
 
 from __future__ import annotations
@@ -58,7 +64,8 @@ def lost_updates(evidence: Evidence) -> Iterator[Finding]:
         evidence={"share of weights that stay": own.lost, "lr": own.lr, "dtype": dtype_name(dtype)},
         reason="A step below half a unit in the last place of a weight, 2⁻⁹ of it in bfloat16, is rounded to nothing, "
         "however many are taken.",
-        remedy=f"model.float()  # then recreate the optimizer; torch.autocast keeps the passes in {dtype_name(dtype)}"
+        remedy=f"model.float()  # then recreate the optimizer; torch.autocast keeps the passes in {dtype_name(dtype)}\n"
+        "# Or keep float32 master weights in the optimizer, round stochastically, or use a larger learning rate."
         if is_half
         else "# use a larger learning rate, or smaller weights",
     )

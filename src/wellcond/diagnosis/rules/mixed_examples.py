@@ -1,7 +1,14 @@
 """mixed-examples: outputs of an example that depend on the other examples of its batch.
 
-Wrong: `nn.LSTM(…)` on inputs (batch, time, features). Right: `nn.LSTM(…, batch_first=True)`.
-Wrong: `F.normalize(z, dim=0)` before a contrastive loss. Right: `F.normalize(z, dim=-1)`.
+Wrong:
+    self.lstm = nn.LSTM(8, 32)  # on inputs of shape (batch, time, features)
+Right:
+    self.lstm = nn.LSTM(8, 32, batch_first=True)
+
+Wrong:
+    z = F.normalize(z, dim=0)  # before a contrastive loss
+Right:
+    z = F.normalize(z, dim=-1)
 """
 
 from __future__ import annotations

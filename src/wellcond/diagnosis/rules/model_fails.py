@@ -1,4 +1,12 @@
-"""model-fails: a model that raises on its own data."""
+"""model-fails: a model that raises on its own data.
+
+Wrong:
+    loader = DataLoader(dataset, batch_size=64)
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))  # fails on a rest of one
+Right:
+    loader = DataLoader(dataset, batch_size=64, drop_last=True)
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,12 @@
 """no-nonlinearity: layers with nothing nonlinear between them, which together are one linear layer.
 
-Wrong: `h = self.fc1(x); F.relu(h); return self.fc2(h)`. Right: `h = F.relu(self.fc1(x)); return self.fc2(h)`.
+Wrong:
+    h = self.fc1(x)
+    F.relu(h)  # the result is not used
+    return self.fc2(h)
+Right:
+    h = F.relu(self.fc1(x))
+    return self.fc2(h)
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.probes.linearity import Linearity
 from wellcond.diagnosis.reading import is_embedding, listed

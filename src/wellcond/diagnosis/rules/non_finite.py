@@ -1,6 +1,9 @@
 """non-finite: NaN or infinity, before training or after its first steps.
 
-Wrong: `torch.log(p)`. Right: `F.log_softmax(logits, dim=1)`.
+Wrong:
+    loss = F.nll_loss(torch.log(logits.softmax(1)), labels)
+Right:
+    loss = F.cross_entropy(logits, labels)
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from torch.optim import Optimizer
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.trial_result import FALLING
 from wellcond.problem.not_finite import LayerOutput, first_not_finite
@@ -215,8 +218,9 @@ def not_finite_after_steps(evidence: Evidence) -> Iterator[Finding]:
         rule="non-finite",
         severity="severe",
         basis="tried",
-        summary=f"the loss is NaN or infinite at step {at}, and so it is at every rate down to "
-        f"{number(lowest)}{cause}.",
+        summary=f"the loss is NaN or infinite at step {at}"
+        + (f", and so it is at every rate down to {number(lowest)}" if lowest < trial.own.lr else "")
+        + f"{cause}.",
         evidence={"loss before": trial.loss, "step": float(at), "lowest lr tried": lowest},
         reason="A loss that no rate keeps finite has a logarithm, a division or a root at the end of its range, or "
         "overflows.",

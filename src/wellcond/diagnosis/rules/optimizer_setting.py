@@ -1,4 +1,10 @@
-"""optimizer-setting: ε, betas or momentum outside of ordinary use."""
+"""optimizer-setting: betas, momentum or ε outside of ordinary use.
+
+Wrong:
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.9), eps=1e-16)
+Right:
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+"""
 
 from __future__ import annotations
 

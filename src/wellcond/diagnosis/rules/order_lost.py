@@ -1,6 +1,9 @@
 """order-lost: a network that cannot see the order of a sequence whose order matters.
 
-Wrong: `encoder(embedding(tokens)).mean(1)`. Right: `encoder(embedding(tokens) + positions[:, :T]).mean(1)`.
+Wrong:
+    hidden = encoder(embedding(tokens)).mean(1)
+Right:
+    hidden = encoder(embedding(tokens) + positions[:, : tokens.shape[1]]).mean(1)
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """padding-in-loss: padded places that count in the loss.
 
-Wrong: `nn.CrossEntropyLoss()` on targets padded with 0. Right: `nn.CrossEntropyLoss(ignore_index=0)`.
+Wrong:
+    criterion = nn.CrossEntropyLoss()  # on targets padded with 0
+Right:
+    criterion = nn.CrossEntropyLoss(ignore_index=0)
 """
 
 from __future__ import annotations

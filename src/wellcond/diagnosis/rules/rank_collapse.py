@@ -1,4 +1,13 @@
-"""rank-collapse: a layer that maps all examples to nearly the same point."""
+"""rank-collapse: a layer that maps all examples to nearly the same point.
+
+Wrong:
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=0.01)  # twenty layers, with biases
+Right:
+    for layer in layers:
+        nn.init.kaiming_normal_(layer.weight)
+        nn.init.zeros_(layer.bias)
+"""
 
 from __future__ import annotations
 
@@ -7,7 +16,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.reading import is_embedding
 from wellcond.diagnosis.rule import rule

@@ -1,4 +1,10 @@
-"""saturated-activation: hidden tanhs and sigmoids that are flat nearly everywhere."""
+"""saturated-activation: hidden tanhs and sigmoids that are flat nearly everywhere.
+
+Wrong:
+    hidden = torch.tanh(self.fc(x))  # on pixels from 0 to 255
+Right:
+    hidden = torch.tanh(self.fc(x / 255))
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""saturated-output: probabilities near 0 or 1 that are wrong."""
+"""saturated-output: probabilities near 0 or 1 that are wrong.
+
+Wrong:
+    nn.init.normal_(head.weight, std=10.0)
+    probability = torch.sigmoid(head(hidden))
+    loss = F.mse_loss(probability, labels)
+Right:
+    nn.init.zeros_(head.weight)
+    loss = F.binary_cross_entropy_with_logits(head(hidden), labels)
+"""
 
 from __future__ import annotations
 

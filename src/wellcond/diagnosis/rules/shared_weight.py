@@ -1,6 +1,9 @@
 """shared-weight: two layers that hold one and the same weight, or two places with one BatchNorm.
 
-Wrong: `nn.ModuleList([layer] * 6)`. Right: `nn.ModuleList([copy.deepcopy(layer) for _ in range(6)])`.
+Wrong:
+    blocks = nn.ModuleList([block] * 6)
+Right:
+    blocks = nn.ModuleList([copy.deepcopy(block) for _ in range(6)])
 """
 
 from __future__ import annotations

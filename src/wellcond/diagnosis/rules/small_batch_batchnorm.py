@@ -1,4 +1,12 @@
-"""small-batch-batchnorm: BatchNorm over a handful of examples."""
+"""small-batch-batchnorm: BatchNorm over a handful of examples.
+
+Wrong:
+    loader = DataLoader(dataset, batch_size=2)
+    norm = nn.BatchNorm2d(64)
+Right:
+    loader = DataLoader(dataset, batch_size=2)
+    norm = nn.GroupNorm(8, 64)
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """sorted-batches: batches of one class each.
 
-Wrong: `DataLoader(dataset, 64)` on data sorted by label. Right: `DataLoader(dataset, 64, shuffle=True)`.
+Wrong:
+    loader = DataLoader(dataset, batch_size=64)  # of data sorted by label
+Right:
+    loader = DataLoader(dataset, batch_size=64, shuffle=True)
 """
 
 from __future__ import annotations
@@ -37,13 +40,17 @@ def sorted_batches(evidence: Evidence) -> Iterator[Finding]:
     Severe if four fifths of a batch have one label, in the mean, and a shuffle would not give such batches (χ² of
     labels by batches is 8 standard deviations above its mean); so some batches may lie across a boundary. Severe too if
     labels never fall, or never rise, from the first batch to the last; a warning if numbers do not. Batches must hold
-    at least 8 examples.
+    at least 8 examples. Lengths are no labels: batches of sequences of one length are made on purpose.
     """
     inspection = evidence.inspection
     if inspection is None or inspection.batch_size < BATCH.at:
         return
     for fact in inspection.targets:
-        if fact.examples < max(EXAMPLES.at, inspection.batch_size + 1) or not fact.low < fact.high:
+        if (
+            fact.examples < max(EXAMPLES.at, inspection.batch_size + 1)
+            or not fact.low < fact.high
+            or fact.may_be_lengths
+        ):
             continue
         is_grouped = fact.grouping > GROUPING.at
         is_pure = fact.purity > PURITY.at and (fact.is_same_within_batches or is_grouped)

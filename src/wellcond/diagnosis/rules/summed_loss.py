@@ -1,6 +1,9 @@
 """summed-loss: a loss that is a sum over the batch instead of a mean.
 
-Sum: `nn.CrossEntropyLoss(reduction="sum")`. Mean: `nn.CrossEntropyLoss()`.
+Wrong:
+    criterion = nn.CrossEntropyLoss(reduction="sum")
+Right:
+    criterion = nn.CrossEntropyLoss()
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """symmetric-initialisation: units that start alike, get the same gradient and so stay alike.
 
-Wrong: `nn.init.constant_(layer.weight, 0.1)`. Right: `nn.init.kaiming_normal_(layer.weight)`.
+Wrong:
+    nn.init.constant_(layer.weight, 0.1)
+Right:
+    nn.init.kaiming_normal_(layer.weight)
 """
 
 from __future__ import annotations

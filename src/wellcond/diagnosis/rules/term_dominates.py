@@ -1,6 +1,9 @@
 """term-dominates: a term of the loss that keeps another from being learned.
 
-Wrong: `mse(x, y).mean() + kl.sum()`. Right: both are means, or both are sums, over the same numbers.
+Wrong:
+    loss = F.mse_loss(x_hat, x) + kl.sum()  # a mean and a sum
+Right:
+    loss = F.mse_loss(x_hat, x) + kl.sum() / x.numel()
 """
 
 from __future__ import annotations

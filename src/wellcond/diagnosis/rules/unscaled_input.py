@@ -1,6 +1,10 @@
 """unscaled-input: inputs whose scale is far from 1, or differs between features.
 
-Wrong: pixels from 0 to 255, or incomes next to ages. Right: mean 0 and standard deviation 1 per feature.
+Wrong:
+    inputs = torch.stack([age, income], dim=1)  # around 40 and around 40,000
+Right:
+    inputs = torch.stack([age, income], dim=1)
+    inputs = (inputs - inputs.mean(0)) / inputs.std(0)  # of the training set
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from wellcond.diagnosis.inspection.data import (
     is_badly_scaled,
     is_too_large,
 )
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signals import CELLS, Signal
 from wellcond.diagnosis.reading import GATED
 from wellcond.diagnosis.rule import rule

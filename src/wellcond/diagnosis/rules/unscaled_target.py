@@ -1,6 +1,10 @@
 """unscaled-target: regression targets far larger, or far smaller, than what the network returns.
 
-Wrong: house prices in dollars. Right: prices with mean 0 and standard deviation 1, and predictions scaled back.
+Wrong:
+    loss = F.mse_loss(model(inputs), price)  # in dollars
+Right:
+    loss = F.mse_loss(model(inputs), (price - mean) / std)
+    predicted = model(inputs) * std + mean
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.data import TensorFacts
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold

@@ -1,6 +1,11 @@
 """vanishing-gradient: gradients that shrink from layer to layer, or from step to step, on the way back.
 
-Wrong: twelve layers with sigmoids. Right: ReLUs with weights drawn for them, norms or residual paths.
+Wrong:
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.Sigmoid()) for _ in range(12)]
+Right:
+    layers = [
+        nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()) for _ in range(12)
+    ]
 """
 
 from __future__ import annotations

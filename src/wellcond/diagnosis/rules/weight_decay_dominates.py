@@ -1,6 +1,9 @@
 """weight-decay-dominates: weight decay that keeps the network from learning.
 
-Wrong: `weight_decay=0.1` for SGD at lr 0.1. Right: 5e-4.
+Wrong:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+Right:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=5e-4)
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""weight-domination: a weight that has grown until its updates hardly change it."""
+"""weight-domination: a weight that has grown until its updates hardly change it.
+
+Wrong:
+    nn.init.normal_(conv.weight, std=10.0)  # before a BatchNorm, which hides it
+Right:
+    nn.init.kaiming_normal_(conv.weight)
+"""
 
 from __future__ import annotations
 

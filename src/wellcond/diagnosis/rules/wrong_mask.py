@@ -1,6 +1,9 @@
 """wrong-mask: padding that is seen in place of what is real, or next to it.
 
-Wrong: `encoder(x, src_key_padding_mask=is_real)`. Right: `encoder(x, src_key_padding_mask=~is_real)`.
+Wrong:
+    hidden = encoder(x, src_key_padding_mask=is_real)
+Right:
+    hidden = encoder(x, src_key_padding_mask=~is_real)
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """wrong-softmax-dimension: a softmax inside the network over another dimension than the one that is summed.
 
-Wrong: `scores.softmax(dim=0)`. Right: `scores.softmax(dim=-1)`.
+Wrong:
+    attention = scores.softmax(dim=0)
+Right:
+    attention = scores.softmax(dim=-1)
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.attention import OfOne
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.rule import rule
 
 
@@ -78,6 +81,36 @@ def _is_inside(inspection: Inspection, seen: OfOne) -> bool:
     is_last = inspection.output is not None and inspection.output.shape == seen.shape
     has_one_step = any(1 in fact.shape[1:] for fact in inspection.inputs)
     return not is_last and (not has_one_step or max(seen.shape[1:], default=1) > 1)
+
+
+@rule("wrong-softmax-dimension")
+def not_over_the_classes_of_ctc(evidence: Evidence) -> Iterator[Finding]:
+    """Logarithms for `ctc_loss` whose softmax goes over the steps or the examples, and not over the classes, the last.
+
+    Severe, or a warning if a trial shows that the network trains all the same.
+    """
+    inspection = evidence.inspection
+    arguments = () if inspection is None else inspection.log_arguments
+    for seen in arguments:
+        classes = len(seen.shape) - 1
+        if seen.function != "ctc_loss" or not seen.normalized_dims or classes in seen.normalized_dims:
+            continue
+        if any(True for _ in not_over_the_classes(evidence)):
+            return
+        over = "steps" if min(seen.normalized_dims) == 0 else "examples"
+        weighted = () if inspection is None else inspection.weighted()
+        yield Finding(
+            rule="wrong-softmax-dimension",
+            layer=weighted[-1].name if weighted else "",
+            severity="warning" if evidence.trial is not None and evidence.trial.trains else "severe",
+            basis="proven",
+            summary=f"what ctc_loss gets, {list(seen.shape)}, sums to one over the {over}, and not over the classes, "
+            "the last dimension.",
+            evidence={"dimension": float(min(seen.normalized_dims)), "dimension of the classes": float(classes)},
+            reason="The probabilities of the classes then do not sum to one.",
+            remedy="# take the log_softmax over the classes",
+        )
+        return
 
 
 @rule("wrong-softmax-dimension")

@@ -28,6 +28,7 @@ from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.results.progress import shows_progress
+from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 
@@ -48,6 +49,7 @@ momentum is {momentum}, but {optimizer} has a momentum of its own. Write one of
     wc.max_lr(problem, momentum={momentum})"""
 
 
+@led
 @shows_progress
 @own_arithmetic()
 def max_lr(

@@ -218,9 +218,10 @@ class _Race:
 
     def _judged(self, run: CopyRun) -> list[float]:
         """The loss of a few held-out batches, in evaluation mode; infinity where it is not finite."""
-        held_out = Problem(run.model, self.trainer.problem.loss, self.validation, "running")
+        with run.problem.as_trained():
+            held_out = Problem(run.model, self.trainer.problem.loss, self.validation, "running")
         losses = []
-        with held_out.measuring(), torch.no_grad(), contextlib.closing(held_out.data()) as data:
+        with held_out.as_trained(), held_out.measuring(), torch.no_grad(), contextlib.closing(held_out.data()) as data:
             for index, batch in islice(data, HELD_OUT):
                 self.trainer.cost += Cost(forwards=1)
                 try:

@@ -17,15 +17,14 @@ from wellcond.learning_rate.meanfield.predict import predict
 from wellcond.learning_rate.race.race import race
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.arguments import check_is_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 from wellcond.results.progress import announce, shows_progress
 from wellcond.training.copies import CopyTrainer
+from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, largest_lr, unwrapped
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 from wellcond.training.planned_schedule import MakeScheduler, planned_schedule
-from wellcond.training.step_time import timed_step
 
 STEPS = 1000
 """The length of the run that a rate is for, where none is given."""
@@ -41,9 +40,6 @@ gradients, and the best rates were 0.4 to 70 times that limit on `benchmarks.rat
 NO_OPTIMIZER = "scheduler is given without the optimizer that it is for: pass both."
 
 
-@shows_progress
-@torch.inference_mode(False)  # what is copied in inference mode cannot be trained
-@own_arithmetic()
 def suggest_lr(
     problem: Problem,
     optimizer: PassedOptimizer | None = None,
@@ -105,11 +101,37 @@ def suggest_lr(
     momentum = DEFAULT_MOMENTUM if momentum is None else momentum
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1.")
-    report = progress or (lambda _what, _share: None)
-    check_is_problem(problem)
-    optimizer = optimizer_of(problem, optimizer)
     if scheduler is not None and optimizer is None:
         raise ValueError(NO_OPTIMIZER)
+    return _suggested(
+        problem,
+        optimizer,
+        steps=steps,
+        scheduler=scheduler,
+        validation=validation,
+        momentum=momentum,
+        max_steps=max_steps,
+        progress=progress,
+    )
+
+
+@led
+@shows_progress
+@torch.inference_mode(False)  # what is copied in inference mode cannot be trained
+def _suggested(
+    problem: Problem,
+    optimizer: PassedOptimizer | None,
+    *,
+    steps: int,
+    scheduler: MakeScheduler | None,
+    validation: Any,
+    momentum: float,
+    max_steps: int,
+    progress: Progress | None,
+) -> SuggestedRate:
+    """The rate, once the settings are known to be possible."""
+    report = progress or (lambda _what, _share: None)
+    optimizer = optimizer_of(problem, optimizer)
     try:
         trainer = CopyTrainer(problem, optimizer, momentum)
     except NonFinite as error:
@@ -120,28 +142,28 @@ def suggest_lr(
         if limits.limit is None:
             raise
         return replace(limits, notes=(*limits.notes, f"no race: {error}"))
-    optimizer = trainer.optimizer
-    seconds, _ = timed_step(trainer, 0)
-    announce(report, max_steps, max_steps * seconds)
-    schedule = None
-    if scheduler is not None and optimizer is not None:
-        schedule = planned_schedule(scheduler, trainer.start(largest_lr(optimizer)).optimizer, steps)
-    limits = _limits(problem, [trainer.batch], optimizer, momentum, report)
-    try:
-        outcome = race(
-            trainer,
-            steps=steps,
-            max_steps=max(LEAST, int(max_steps - limits.cost.u - trainer.cost.u)),
-            center=_center(limits.limit, optimizer),
-            schedule=schedule,
-            validation=validation,
-            progress=lambda what, share: report(what, 0.1 + 0.9 * share),
-        )
-    except Interrupted as interrupt:
-        partial = replace(limits, race=interrupt.result, cost=limits.cost + trainer.cost, status="interrupted")
-        raise Interrupted(partial) from interrupt
-    report("racing", 1.0)
-    return replace(limits, race=outcome, cost=limits.cost + trainer.cost)
+    with own_arithmetic():
+        optimizer = trainer.optimizer
+        seconds, _ = trainer.timed_step(0)
+        announce(report, max_steps, max_steps * seconds)
+        schedule = None
+        if scheduler is not None and optimizer is not None:
+            schedule = planned_schedule(scheduler, trainer.start(largest_lr(optimizer)).optimizer, steps)
+        limits = _limits(problem, [trainer.small_batch], optimizer, momentum, report)
+        try:
+            outcome = race(
+                trainer,
+                steps=steps,
+                max_steps=max(LEAST, int(max_steps - limits.cost.u - trainer.cost.u)),
+                center=_center(limits.limit, optimizer),
+                schedule=schedule,
+                validation=validation,
+                progress=lambda what, share: report(what, 0.1 + 0.9 * share),
+            )
+        except Interrupted as interrupt:
+            raise Interrupted(limits.raced(interrupt.result, trainer.cost, "interrupted")) from interrupt
+        report("racing", 1.0)
+        return limits.raced(outcome, trainer.cost)
 
 
 def planned_steps(steps: int) -> int:
@@ -183,6 +205,8 @@ def _limits(
         except (WellcondError, ValueError) as error:
             notes.append(f"no prediction from the architecture: {error}")
     report("largest stable learning rate", 0.1)
+    if precision := problem.says_precision("the rates are raced", "their limit is measured"):
+        notes.append(precision)
     return SuggestedRate(limit, predicted, None, part.cost, tuple(notes))
 
 

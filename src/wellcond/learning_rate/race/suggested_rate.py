@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.meanfield.prediction import Prediction
@@ -36,6 +36,10 @@ class SuggestedRate(Result):
     cost: Cost = field(default_factory=Cost)
     notes: tuple[str, ...] = ()
     status: str = ""
+
+    def raced(self, race: Race, cost: Cost, status: str = "") -> SuggestedRate:
+        """The same limits with a race, and what it took."""
+        return replace(self, race=race, cost=self.cost + cost, status=status)
 
     @property
     def lr(self) -> float:

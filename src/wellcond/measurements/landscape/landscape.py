@@ -20,9 +20,9 @@ from wellcond.measurements.landscape.directions import (
 )
 from wellcond.measurements.landscape.points import buffers_lent, check_finite, finite_range, loss_and_gradient, norm
 from wellcond.network.calling import dtype_name
+from wellcond.network.checks import shared_memory_notes
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import as_positive, as_two_numbers, as_whole, check_problem
-from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
 from wellcond.results.progress import shows_progress

@@ -21,9 +21,9 @@ from wellcond.measurements.landscape.directions import (
     scaled_to_filters,
 )
 from wellcond.measurements.landscape.points import buffers_lent, finite_range
+from wellcond.network.checks import shared_memory_notes
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import as_positive, as_whole, check_problem
-from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, quantities, text_table
 from wellcond.results.progress import shows_progress

@@ -26,6 +26,7 @@ from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
 from wellcond.results.progress import shows_progress
 from wellcond.results.quantities import FISHER, GRADIENT, INPUT, KRONECKER
+from wellcond.training.leading import led
 
 SHARES = (0.2, 0.5, 0.8, 1.0)
 """Default shares p for which κ_p is computed."""
@@ -126,6 +127,7 @@ class ConditioningTable(ByLayer[LayerConditioning]):
         return "\n".join([text_table(header, body), *notes, footer, *skipped])
 
 
+@led
 @shows_progress
 @own_arithmetic()
 def conditioning(

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond.errors import NonFinite, UnknownLayer
+from wellcond.network.checks import shared_memory_notes
 from wellcond.network.isolation import isolation
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.module_names import ModuleNames
 from wellcond.network.order import Layer, layers_in_order
 from wellcond.network.taps import bracketed
 from wellcond.problem.arguments import check_problem
-from wellcond.problem.checks import shared_memory_notes
 from wellcond.problem.problem import Gradients, Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
 from wellcond.results.progress import shows_progress

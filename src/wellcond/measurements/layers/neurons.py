@@ -18,6 +18,7 @@ from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, quantities, text_table
 from wellcond.results.progress import shows_progress
+from wellcond.training.leading import led
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class NeuronTable(ByLayer[LayerNeurons]):
         return text_table(["layer", "units", "dying", "full"], body) + f"\non {self.examples} examples; {self.cost}"
 
 
+@led
 @shows_progress
 @own_arithmetic()
 def neurons(

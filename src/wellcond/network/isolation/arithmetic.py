@@ -1,4 +1,4 @@
-"""How the library computes: in full precision, whatever the user's settings, and in one thread at a time.
+"""How the library computes: in full precision, or as the user trains, and in one thread at a time.
 
 Kernel choices, precision and random number generators belong to the whole process. Two measurements that interleave
 would compute under each other's settings and restore the wrong ones, so the second waits for the first.
@@ -10,10 +10,17 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from wellcond.network.guarded import guarded
+from wellcond.network.isolation.precision import Precision
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
+HALF = (torch.float16, torch.bfloat16)
 FULL_PRECISION = ("none", "ieee")
 LOOK_AGAIN = 0.5
 """Seconds. The garbage collector may release a turn in the waiting thread itself, just before it begins to wait."""
@@ -33,7 +40,8 @@ class _Turn:
         self._owner: int | None = None
         self._depth = 0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> bool:
+        """Wait for the turn; returns whether it begins, and is not one inside another."""
         me = threading.get_ident()
         with self._changed:
             while self._owner not in (None, me) and not _is_worker_of_autograd():
@@ -41,6 +49,7 @@ class _Turn:
             if self._owner is None:
                 self._owner = me
             self._depth += 1
+            return self._depth == 1
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
@@ -61,6 +70,96 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_TURN.reset)  # the thread that has the turn is not in the child
 
 
+class _Trained:
+    """What passes are computed in at the moment, and what the user had set when the turn began.
+
+    Attributes:
+        now: Precision of passes as the user trains; None: full precision.
+        autocast: Dtype of the user's `torch.autocast`, by device type.
+        matmuls: The user's precision of float32 products, by backend and in common; None: full precision anyway.
+    """
+
+    def __init__(self) -> None:
+        self.now: Precision | None = None
+        self.autocast: dict[str, torch.dtype] = {}
+        self.matmuls: tuple[list[str], str] | None = None
+
+    def read_autocast(self) -> None:
+        enabled = filter(torch.is_autocast_enabled, DEVICE_TYPES)
+        self.autocast = {kind: torch.get_autocast_dtype(kind) for kind in enabled}
+
+
+_TRAINED = _Trained()
+
+
+def surrounding_autocast(kind: str) -> torch.dtype | None:
+    """Dtype of the autocast that the user is in, or was in when the library was called; None outside of one."""
+    is_inside = torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if is_inside else _TRAINED.autocast.get(kind)
+
+
+def precision_now() -> Precision | None:
+    """The precision of training that passes are computed in at the moment; None: full precision."""
+    return _TRAINED.now
+
+
+@contextlib.contextmanager
+def trained_in(precision: Precision | None) -> Iterator[None]:
+    """Inside, `passes` of a model are computed as it is trained; None: in full precision, also inside of another."""
+    with own_arithmetic():
+        outer, _TRAINED.now = _TRAINED.now, precision
+        try:
+            with contextlib.nullcontext() if precision is None else _as_set_by_user():
+                yield
+        finally:
+            _TRAINED.now = outer
+
+
+@contextlib.contextmanager
+def passes(device: torch.device) -> Iterator[None]:
+    """Around a call of the model or the loss.
+
+    Where passes are computed as in training, in its autocast, but without autocast's cache, in which a second pass
+    would find weights of the first, and of another graph. On a GPU, with a guard of its kernels.
+    """
+    with contextlib.ExitStack() as stack:
+        if _TRAINED.now is not None and _TRAINED.now.autocast is not None:
+            stack.enter_context(torch.autocast(device.type, _TRAINED.now.autocast, cache_enabled=False))
+        if device.type == "cuda":
+            stack.enter_context(guarded())
+        yield
+
+
+class _NothingHalf(TorchFunctionMode):
+    """`x.half()`, `x.to(torch.bfloat16)` and new tensors in half precision are float32."""
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.half, torch.Tensor.bfloat16):
+            return torch.Tensor.float(args[0])
+        args = tuple(torch.float32 if isinstance(each, torch.dtype) and each in HALF else each for each in args)
+        kwargs = {
+            k: torch.float32 if isinstance(v, torch.dtype) and v in HALF else v for k, v in (kwargs or {}).items()
+        }
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def half_precision_ignored() -> Iterator[None]:
+    """Inside, nothing is cast to half precision, also not by what a model does in its own code."""
+    enter = torch.autocast.__enter__
+
+    def entered(self: torch.autocast) -> Any:
+        self._enabled = False
+        return enter(self)  # type: ignore[no-untyped-call]
+
+    torch.autocast.__enter__ = entered  # type: ignore[method-assign]
+    try:
+        with _NothingHalf():
+            yield
+    finally:
+        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+
+
 class own_arithmetic(contextlib.ContextDecorator):  # noqa: N801, it is used like a function
     """Inside: no autocast, no inference or anomaly mode, float32 in full precision, and no other thread.
 
@@ -68,7 +167,8 @@ class own_arithmetic(contextlib.ContextDecorator):  # noqa: N801, it is used lik
     """
 
     def __enter__(self) -> None:
-        _TURN.__enter__()
+        if _TURN.__enter__():
+            _TRAINED.read_autocast()
         self._settings = contextlib.ExitStack()
         try:
             if torch.is_inference_mode_enabled():
@@ -79,7 +179,7 @@ class own_arithmetic(contextlib.ContextDecorator):  # noqa: N801, it is used lik
                     self._settings.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
             if torch.is_anomaly_enabled():  # which makes passes slow, and prints where the user's own code is to blame
                 self._settings.enter_context(torch.autograd.set_detect_anomaly(False))
-            if not _is_precise():
+            if _TRAINED.now is None and not _is_precise():
                 self._settings.enter_context(_precise())
         except BaseException:
             self.__exit__(None, None, None)
@@ -107,14 +207,32 @@ def _precise() -> Iterator[None]:
     own = [matmul.fp32_precision for matmul in BY_BACKEND]
     for matmul in BY_BACKEND:
         matmul.fp32_precision = "ieee"  # torch refuses to read the common setting while these contradict it
-    common = torch.get_float32_matmul_precision()
+    outer, _TRAINED.matmuls = _TRAINED.matmuls, (own, torch.get_float32_matmul_precision())
     torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(common)
-        for matmul, precision in zip(BY_BACKEND, own, strict=True):
-            matmul.fp32_precision = precision
+        _set_matmuls(*_TRAINED.matmuls)
+        _TRAINED.matmuls = outer
+
+
+@contextlib.contextmanager
+def _as_set_by_user() -> Iterator[None]:
+    """Products of float32 matrices as the user has set them, inside of `_precise`."""
+    if _TRAINED.matmuls is None:
+        yield
+        return
+    _set_matmuls(*_TRAINED.matmuls)
+    try:
+        yield
+    finally:
+        _set_matmuls(["ieee" for _ in BY_BACKEND], "highest")
+
+
+def _set_matmuls(by_backend: list[str], common: str) -> None:
+    torch.set_float32_matmul_precision(common)
+    for matmul, precision in zip(BY_BACKEND, by_backend, strict=True):
+        matmul.fp32_precision = precision
 
 
 @contextlib.contextmanager
@@ -135,6 +253,23 @@ def cudnn_without_tf32(*, enabled: bool) -> Iterator[None]:
     finally:
         for op, precision in own.items():
             torch._C._set_fp32_precision_setter("cuda", op, precision)
+
+
+@contextlib.contextmanager
+def cudnn_as_set(*, enabled: bool) -> Iterator[None]:
+    """cuDNN on or off, with all else as the user has set it."""
+    before, torch.backends.cudnn.enabled = torch.backends.cudnn.enabled, enabled
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
+
+
+@contextlib.contextmanager
+def attention_of_training() -> Iterator[None]:
+    """Every kernel of attention, inside of a measurement, which takes the only one with a double backward."""
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        yield
 
 
 BY_BACKEND = [

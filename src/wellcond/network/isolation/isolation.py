@@ -16,7 +16,7 @@ from torch.nn.modules import module as of_all_modules
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.utils import parametrize
 
-from wellcond.network.isolation.arithmetic import cudnn_without_tf32, own_arithmetic
+from wellcond.network.isolation.arithmetic import cudnn_as_set, cudnn_without_tf32, own_arithmetic, precision_now
 from wellcond.network.isolation.copies import Fingerprint
 from wellcond.network.isolation.snapshot import Snapshot, kept
 from wellcond.network.norms import dropout_off_in
@@ -68,7 +68,8 @@ def isolated(
         stack.enter_context(_switched(attention.set_fastpath_enabled, attention.get_fastpath_enabled(), False))
         if device.type == "cuda":
             # cuDNN's RNNs have no double backward; TF32 has ten bits, fewer than any error bound here assumes
-            stack.enter_context(cudnn_without_tf32(enabled=not any(isinstance(m, nn.RNNBase) for m in modules)))
+            cudnn = cudnn_without_tf32 if precision_now() is None else cudnn_as_set
+            stack.enter_context(cudnn(enabled=not any(isinstance(m, nn.RNNBase) for m in modules)))
         if "torch._dynamo" in sys.modules:  # the model may be compiled, and compiled graphs have no double backward
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for embedding in sparse:

@@ -15,8 +15,8 @@ from wellcond.problem.loss.losses import Loss
 
 STEPS = 30
 """Iterations of L-BFGS: losses in use are convex in a constant, which has few entries."""
-UNBOUNDED = 1e25
-"""A loss that a constant can push beyond this has no minimum: that of logits in place of log-probabilities, say."""
+UNBOUNDED = -1e15
+"""A loss that a constant can push below this has no minimum: that of logits in place of log-probabilities, say."""
 
 
 def constant_loss(
@@ -54,7 +54,7 @@ def constant_loss(
     least = _minimum(loss, outputs, targets, class_dim)
     if least is None:
         return None if class_dim is None else _label_entropy(targets, outputs[0].shape[class_dim])
-    return least if abs(least) < UNBOUNDED else None
+    return least if UNBOUNDED < least < math.inf else None
 
 
 def _minimum(loss: Loss, outputs: Sequence[Tensor], targets: Sequence[Any], class_dim: int | None) -> float | None:

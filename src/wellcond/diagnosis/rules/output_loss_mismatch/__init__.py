@@ -1,6 +1,9 @@
-"""output-loss-mismatch: outputs that are not what the loss takes.
+"""output-loss-mismatch: outputs that are not what the loss takes: their shape, range, sign, or pairing with targets.
 
-Wrong: `F.cross_entropy(model(x).softmax(1), y)`. Right: `F.cross_entropy(model(x), y)`.
+Wrong:
+    loss = F.cross_entropy(model(x).softmax(1), y)
+Right:
+    loss = F.cross_entropy(model(x), y)
 """
 
 from wellcond.diagnosis.rules.output_loss_mismatch import (  # noqa: F401

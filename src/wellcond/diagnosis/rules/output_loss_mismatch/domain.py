@@ -100,6 +100,30 @@ def raw_outputs(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
+@rule("output-loss-mismatch")
+def probabilities_for_logarithms(evidence: Evidence) -> Iterator[Finding]:
+    """Probabilities in the place of their logarithms, wherever a loss or a step calls `kl_div` or `ctc_loss`.
+
+    They are not below zero, and sum to one over a dimension, which logarithms of probabilities never do.
+    """
+    inspection = evidence.inspection
+    arguments = () if inspection is None else inspection.log_arguments
+    wrong = next((each for each in arguments if each.are_probabilities), None)
+    if wrong is None or any(True for _ in raw_outputs(evidence)):
+        return
+    yield Finding(
+        rule="output-loss-mismatch",
+        severity="severe",
+        basis="proven",
+        summary=f"{wrong.function} takes the logarithms of probabilities and gets the probabilities themselves, "
+        f"{list(wrong.shape)}, which sum to one over dimension {max(wrong.normalized_dims)}.",
+        evidence={"loss takes": wrong.function, "shape": str(list(wrong.shape))},
+        reason="It then asks for the largest possible number at the likeliest class, and not for the probabilities "
+        "of the targets.",
+        remedy=f"# take a log_softmax in place of the softmax before {wrong.function}",
+    )
+
+
 def _logs_outputs(output: OutputFacts) -> bool:
     """Whether the loss takes logarithms of the outputs as they are, which may be out of (0, 1)."""
     makes_positive = {"Softmax", "Sigmoid", "Exp", "Softplus", "Logsumexp", "LogSoftmax"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.outputs import OutputFacts
 from wellcond.diagnosis.probes.sight import Sight
 from wellcond.diagnosis.reading import last_layer, outputs_of

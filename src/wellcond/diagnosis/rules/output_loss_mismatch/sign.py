@@ -86,6 +86,8 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
     perfect, constant = output.perfect_loss, output.uninformed_loss
     if perfect is None or constant is None or output.reshaped_loss is not None:
         return
+    if len(inspection.targets) > 1:  # advantages or other weights below zero reward what is wrong on purpose
+        return
     if output.loss_kind not in ("cross-entropy", "bce-logits", "squared"):  # perfect outputs of others are not known
         return
     margin = REWARD.severe * abs(constant) + (1e-6 if output.loss_kind == "squared" else SOME_NATS.at)
@@ -129,6 +131,7 @@ def upside_down(evidence: Evidence) -> Iterator[Finding]:
 
     Shown by Adam on a handful of examples, down and up for the same number of steps: the loss falls below -10, and five
     times as far as it rises. A loss without any bound, like that of a critic or a policy, goes equally far both ways.
+    What another network with weights makes of the outputs has no bound either, and is not judged.
     """
     few = None if evidence.trial is None else evidence.trial.few
     if few is None or not few.is_upside_down or few.uphill is None or any(True for _ in rewards_errors(evidence)):

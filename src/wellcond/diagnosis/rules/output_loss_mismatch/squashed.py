@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.inspect import Inspection
+from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.outputs import OutputFacts
 from wellcond.diagnosis.reading import outputs_of
 from wellcond.diagnosis.rule import rule

@@ -1,4 +1,4 @@
-"""Preconditions of a measurement: parameters that can be measured, and passes that can be repeated."""
+"""Preconditions of a measurement: parameters and precision that can be measured, and passes that can be repeated."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.parameter import UninitializedParameter
 
 from wellcond.errors import InvalidProblem, NotDeterministic
-from wellcond.network.calling import are_close, dtype_name, tensors_in
+from wellcond.network.calling import are_close, dense_parts, dtype_name, tensors_in
+from wellcond.network.isolation.precision import Precision
 from wellcond.network.layers import called_modules
 from wellcond.network.taps import tapped
 
@@ -19,6 +21,25 @@ Kind = tuple[torch.dtype, torch.device]
 STALE = """\
 the model's trainable parameters have changed since the Problem was created ({what}).
 Create a new one:  wc.Problem(model, loss, batches)"""
+
+
+def check_is_model(model: Any) -> None:
+    """Refuse what is no module, and say how to make one of it.
+
+    Raises:
+        InvalidProblem: It is none.
+    """
+    if isinstance(model, nn.Module):
+        return
+    if isinstance(model, Tensor):
+        cure = "Hold it in a module: class Model(nn.Module), with self.weight = nn.Parameter(…) in __init__."
+    elif isinstance(model, (list, tuple)):
+        cure = "Pass them as one module: nn.ModuleList([…]), whose parts a training step takes by model[0], model[1]."
+    elif isinstance(model, Mapping):
+        cure = 'Pass them as one module: nn.ModuleDict({…}), whose parts a training step takes by model["name"].'
+    else:
+        cure = "Pass the nn.Module that holds what is trained."
+    raise InvalidProblem(f"the model is a {type(model).__name__}, and no nn.Module. {cure}")
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -86,6 +107,22 @@ def check_precision(params: Mapping[str, nn.Parameter]) -> None:
         raise InvalidProblem(f"parameters are {' and '.join(kinds)}; use one dtype.")
 
 
+def checked_precision(autocast: Any, scaler: Any) -> Precision:
+    """The precision that a user asks for.
+
+    Raises:
+        InvalidProblem: Autocast is no dtype of half precision, or the scaler is no `GradScaler`.
+    """
+    if autocast not in (None, torch.bfloat16, torch.float16):
+        raise InvalidProblem(f"autocast is {autocast!r}; write torch.bfloat16, torch.float16 or None.")
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        raise InvalidProblem(
+            f"scaler is a {type(scaler).__name__}; pass the torch.amp.GradScaler that the script trains with."
+        )
+    state = None if scaler is None else scaler.state_dict()
+    return Precision(autocast, state or None)  # the state of a scaler that is off is empty
+
+
 def check_not_stale(model: nn.Module, params: Mapping[str, nn.Parameter], kinds: Mapping[str, Kind]) -> None:
     """Refuse a model whose parameters have been replaced, frozen, unfrozen, cast or moved; this costs no pass."""
     now = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -98,6 +135,12 @@ def check_not_stale(model: nn.Module, params: Mapping[str, nn.Parameter], kinds:
             raise InvalidProblem(STALE.format(what=f"{name!r} was {was} and is {now_is}"))
     if added := now.keys() - params.keys():
         raise InvalidProblem(STALE.format(what=f"{min(added)!r} is new or was frozen before"))
+
+
+def not_finite_parameter(model: nn.Module) -> str | None:
+    """The name of the first parameter that holds NaN or infinity; None if all are finite."""
+    parts = ((name, part) for name, p in model.named_parameters() for part in dense_parts(p.detach()))
+    return next((name for name, part in parts if not bool(part.isfinite().all())), None)
 
 
 def kind_of(tensor: Tensor) -> Kind:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wellcond.errors import MissingExtra, WellcondError
-from wellcond.training.launching.launcher import E, Job, Launcher, Tell
+from wellcond.treatment.launching.launcher import E, Job, Launcher, Tell
 
 
 class ClusterError(WellcondError, ConnectionError):

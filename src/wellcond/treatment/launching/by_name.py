@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from wellcond.errors import InvalidProblem
-from wellcond.training.launching.launcher import InProcess, Launcher
-from wellcond.training.launching.processes import Processes
-from wellcond.training.launching.ray_launcher import Ray
+from wellcond.treatment.launching.launcher import InProcess, Launcher
+from wellcond.treatment.launching.processes import Processes
+from wellcond.treatment.launching.ray_launcher import Ray
 
 LauncherName = Literal["in-process", "processes", "ray"]
 

@@ -17,7 +17,7 @@ import torch
 
 from wellcond.errors import Unsupported
 from wellcond.network.calling import one_line
-from wellcond.training.launching.launcher import E, Job, Launcher, Tell
+from wellcond.treatment.launching.launcher import E, Job, Launcher, Tell
 
 PROGRESS_SECONDS = 0.2
 """Seconds between messages about progress."""

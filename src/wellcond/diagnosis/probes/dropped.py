@@ -26,7 +26,7 @@ from wellcond.network.taps import bracketed
 TORCH = str(Path(torch.__file__).parent)
 IN_PLACE = ("dropout_", "mul_", "masked_fill_", "__imul__")
 """Functions that may drop values of their argument itself."""
-SAME = 1e-3
+SCALED_ALIKE = 1e-3
 """Relative difference of factors below which values are scaled alike; half precision rounds to that."""
 
 
@@ -225,7 +225,7 @@ def _dropped(x: Tensor, y: Tensor) -> tuple[float, int, float] | None:
         return None
     factors = (y[left] / x[left]).double()
     scale = float(factors.median()) if len(factors) else math.inf
-    if len(factors) and float((factors / scale - 1).abs().max()) > SAME:
+    if len(factors) and float((factors / scale - 1).abs().max()) > SCALED_ALIKE:
         return None
     return float(lost.sum()) / count, _independent(lost, there), scale
 

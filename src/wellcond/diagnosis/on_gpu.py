@@ -1,0 +1,132 @@
+"""What a diagnosis may take on a GPU: how much dearer full precision is there, and what fits into memory.
+
+Curvature is computed in float32 and differentiates twice, while a script may train in bfloat16: on all examples it
+would take several times the seconds and the memory of training steps. So it is measured on fewer of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+
+from wellcond.diagnosis.mini_batches import handful
+from wellcond.network.isolation.arithmetic import precision_now, trained_in
+from wellcond.problem.batches import examples_in
+from wellcond.problem.problem import Problem
+
+MOST_SLOWER = 16.0
+"""Largest ratio of seconds that is planned with."""
+TWICE = 4.0
+"""Memory of a graph that is differentiated twice, next to the activations of a training step in the same precision."""
+STEP_COPIES, PRODUCT_COPIES = 4, 6
+"""Vectors of all parameters that a training step with Adam holds, and those of a product next to Lanczos' basis."""
+OVER_STEP = 2.0
+"""Most memory of a diagnosis, next to that of a training step."""
+FEWEST_COUPLED = 16
+"""Fewest examples of a batch whose examples depend on each other, as with BatchNorm."""
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """A training step, and what is planned by it.
+
+    Attributes:
+        slower: Seconds of a pass in full precision over those as trained: a power of two.
+        step_bytes: Memory of a training step at its peak, by an optimizer like Adam.
+        examples: Examples of each batch whose curvature is measured.
+        products: Most Hessian products whose vectors fit.
+    """
+
+    slower: float
+    step_bytes: float
+    examples: int
+    products: int
+
+    @property
+    def most_bytes(self) -> float:
+        """What the diagnosis may hold at its peak."""
+        return OVER_STEP * self.step_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"at most {self.most_bytes / 2**30:.2g} GiB on the GPU, {OVER_STEP:g} times a training step; curvature of "
+            f"{self.examples} examples of a batch, in float32, which takes {self.slower:g} times as long"
+        )
+
+
+def on_gpu(problem: Problem) -> OnGpu | None:
+    """Time a training step in both precisions and measure its memory; None on a CPU. Call it inside `as_trained()`."""
+    if problem.device.type != "cuda":
+        return None
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        size = examples_in(next(data)[1])
+    trained, activations = min(_step(problem) for _ in range(2))
+    with trained_in(None):
+        full = min(_step(problem)[0] for _ in range(2))
+    vector = sum(p.numel() * p.element_size() for p in problem.params.values())
+    now = precision_now()
+    is_half = now is not None and now.autocast is not None
+    return plan(
+        ratio=full / trained,
+        size=size,
+        vector=vector,
+        held=torch.cuda.memory_allocated(problem.device),
+        activations=activations,
+        growth=TWICE * (2 if is_half else 1),
+        is_coupled=problem.couples_examples,
+    )
+
+
+def plan(
+    *, ratio: float, size: int, vector: float, held: float, activations: float, growth: float, is_coupled: bool
+) -> OnGpu:
+    """Examples and products that fit into the seconds and the memory.
+
+    Args:
+        ratio: Seconds of a pass in full precision over those as trained.
+        size: Examples in a batch.
+        vector: Bytes of all parameters.
+        held: Bytes held before the work.
+        activations: Bytes that a pass of the batch holds at its peak, as trained.
+        growth: Those of a graph that is differentiated twice in full precision, over these.
+        is_coupled: Whether examples of a batch depend on each other.
+
+    Example:
+        >>> plan(ratio=3.7, size=32, vector=1.0, held=1.0, activations=9.0, growth=8.0, is_coupled=False)
+        OnGpu(slower=4.0, step_bytes=13.0, examples=4, products=10)
+    """
+    slower = min(max(2.0 ** round(math.log2(ratio)), 1.0), MOST_SLOWER)
+    step = held + (STEP_COPIES - 1) * vector + activations
+    room = OVER_STEP * step - held - PRODUCT_COPIES * vector
+    by_memory = size * max(room, 0.0) / 2 / max(growth * activations, 1.0)  # the other half is for Lanczos' basis
+    fewest = min(FEWEST_COUPLED, size) if is_coupled else 1
+    examples = int(min(max(min(size / slower, by_memory), fewest), size))
+    left = room - growth * activations * examples / size
+    return OnGpu(slower, step, examples, max(int(left / vector), 0))
+
+
+def with_fewer_examples(problem: Problem, examples: int) -> Problem:
+    """The problem with the first examples of each batch; itself if its batches cannot be cut."""
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        batches = [batch for _, batch in data]
+    cut = [handful(problem, batch, examples) for batch in batches]
+    if all(part is batch for part, batch in zip(cut, batches, strict=True)):
+        return problem
+    return Problem(problem.model, problem.loss, cut, problem.batchnorm, dropout=problem.dropout)
+
+
+def _step(problem: Problem) -> tuple[float, float]:
+    """Seconds of a training step, and the bytes that it holds at its peak above those before."""
+    torch.cuda.synchronize(problem.device)
+    torch.cuda.reset_peak_memory_stats(problem.device)
+    before, began = torch.cuda.memory_allocated(problem.device), time.perf_counter()
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        index, batch = next(data)
+        loss = problem.training_loss(index, batch)
+        problem.gradient(loss, [*problem.params.values()], allow_unused=True)
+        torch.cuda.synchronize(problem.device)
+    return time.perf_counter() - began, torch.cuda.max_memory_allocated(problem.device) - before
