@@ -1,28 +1,40 @@
 """What recording costs: the same training with and without it, in turns of a few steps, in one process.
 
-Each arm has its own model, optimizer and data, all from one seed. Arms take turns, so that a slow minute of the machine
-hits all alike; the recorder's clock stands still while it is another arm's turn.
+Each arm has its own model and optimizer, all from one seed. Arms take turns, so that a slow minute of the machine hits
+all alike; the recorder's clock stands still while it is another arm's turn.
+
+python -m benchmarks --only recording                            # CPU, with the peers that are installed
+python -m benchmarks --only recording --device cuda --out out    # eager, compiled, and with CUDA graphs
 """
 
 from __future__ import annotations
 
-import importlib.util
-import logging
+import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import wellcond as wc
+from benchmarks.recorders import PEERS, PLAIN, WELLCOND, Tool, Wellcond, installed
 from benchmarks.timing import Clock
 from wellcond_papers.models import mlp, resnet
 
 STEPS_IN_TURN = 5
+PEERS_TURN = 5
+"""A peer, some of which take several times as long, has every fifth turn."""
+WATCHED_STEPS = 200
+"""Steps in which operations that wait for a GPU are looked for."""
+LONGEST = 160.0
+"""Seconds after which nothing further is begun."""
 Loss = Callable[[Any, Any], Tensor]
+Mode = Literal["eager", "default", "reduce-overhead"]
+"""As it is, or compiled in this mode; the last one replays CUDA graphs."""
 
 
 class Block(nn.Module):
@@ -105,128 +117,188 @@ class OwnTime:
 
 @dataclass
 class Arm:
-    """A training, step by step, with what records it."""
+    """A training, step by step, with what records it.
+
+    Attributes:
+        steps: Takes a step each time.
+        tool: Records it.
+        clock: Seconds that it had its turn.
+        start: Wall seconds of its first step.
+        wall: Wall seconds of the others.
+        cpu: CPU seconds of the others.
+        taken: How many these are.
+    """
 
     steps: Iterator[None]
+    tool: Tool
     clock: OwnTime
+    start: float = 0.0
     wall: float = 0.0
     cpu: float = 0.0
-    recorder: Any = field(default=None)
+    taken: int = 0
+
+    def scale_to(self, steps: int) -> None:
+        """Make its times those of this number of steps."""
+        self.wall, self.cpu = self.wall * steps / self.taken, self.cpu * steps / self.taken
 
 
-def recording(device: str, steps: int, *, compiled: bool = False) -> list[dict[str, Any]]:
+def recording(device: str, steps: int) -> list[dict[str, Any]]:
     """Ratios of wall and CPU time of all arms, and how often each quantity was recorded."""
-    return [_measured(case, device, steps, compiled) for case in CASES]
+    modes: tuple[Mode, ...] = ("eager", "default", "reduce-overhead") if device.startswith("cuda") else ("eager",)
+    began, rows = time.perf_counter(), []
+    for mode in modes:
+        for case in CASES:
+            if device.startswith("cuda") and time.perf_counter() - began > LONGEST:
+                rows.append({"network": case.name, "mode": mode, "left out": f"{LONGEST:.0f} s have passed"})
+                continue
+            rows.append(_measured(case, device, steps, mode))
+            rows[-1]["seconds until here"] = time.perf_counter() - began
+    return rows
 
 
-def _measured(case: Case, device: str, steps: int, compiled: bool) -> dict[str, Any]:
-    kinds = ["plain", "wellcond", "norms by hand"]
-    kinds += ["torchmortem"] if importlib.util.find_spec("torchmortem") else []
-    arms = {kind: _arm(kind, case, device, compiled) for kind in kinds}
-    for arm in arms.values():
-        next(arm.steps)  # warms up, and is not timed
-    for _ in range(steps // STEPS_IN_TURN):
-        for arm in arms.values():
-            _take_turn(arm, device)
-    for arm in arms.values():
-        _timed(arm, device, arm.steps.close)  # what a recorder does at its end counts too
-    plain = arms["plain"]
-    history = arms["wellcond"].recorder.history
+def _measured(case: Case, device: str, steps: int, mode: Mode) -> dict[str, Any]:
+    arms, left_out = {}, {}
+    tools = installed(device)
+    if mode != "eager":
+        torch._dynamo.reset()
+        torch._dynamo.config.recompile_limit = 64  # or later arms would not be compiled
+        tools = {name: tools[name] for name in (PLAIN, WELLCOND)}
+    for name, tool in tools.items():
+        try:
+            arms[name] = _arm(tool, case, device, mode)
+            arms[name].start = Clock(device).wall(lambda arm=arms[name]: next(arm.steps))  # type: ignore[misc]
+        except Exception as error:
+            if name in (PLAIN, WELLCOND):
+                raise
+            arms.pop(name, None)
+            left_out[name] = f"{type(error).__name__}: {error}"
+    for turn in range(steps // STEPS_IN_TURN):
+        for name, arm in arms.items():
+            if name not in PEERS or turn % PEERS_TURN == 0:
+                _take_turn(arm, device)
+    recorder = arms[WELLCOND].tool.recorder  # type: ignore[attr-defined]
+    history = recorder.history
     counts = {
         quantity: max(
-            len(history.series(quantity)), sum(len(history.series(quantity, n)) for n in history.layers(quantity))
+            len(history.series(quantity)),
+            sum(len(history.series(quantity, layer)) for layer in history.layers(quantity)),
         )
         for quantity in history.quantities()
     }
+    for arm in arms.values():
+        arm.scale_to(steps)
+        _timed(arm, device, arm.tool.close)  # what a recorder does at its end counts too
+    plain = arms[PLAIN]
     row = {
         "network": case.name,
-        "compiled": compiled,
+        "mode": mode,
         "steps": steps,
         "milliseconds": {kind: 1e3 * arm.wall / steps for kind, arm in arms.items()},
         "wall/plain": {kind: arm.wall / plain.wall for kind, arm in arms.items()},
         "cpu/plain": {kind: arm.cpu / plain.cpu for kind, arm in arms.items()},
+        "seconds of the first step": {kind: arm.start for kind, arm in arms.items()},
+        "left out": left_out,
         "recorded": counts,
-        "problems": arms["wellcond"].recorder.problems,
-        "own_share": arms["wellcond"].recorder.run.history.series("recording_share").values[-1],
+        "problems": recorder.problems,
+        "notes": recorder.notes,
+        "own_share": history.series("recording_share").values[-1],
     }
+    if device.startswith("cuda") and mode == "eager":
+        row["waits"] = waits(case, device, mode, WATCHED_STEPS)
     ratios = "  ".join(f"{k} {row['wall/plain'][k]:.3f} wall {row['cpu/plain'][k]:.3f} CPU" for k in arms)
     rare = {quantity: count for quantity, count in counts.items() if count < 10}
-    print(f"{case.name:30s} {row['milliseconds']['plain']:.2f} ms a step; {ratios}; fewer than ten: {rare}", flush=True)
+    print(f"{case.name}, {mode}: {row['milliseconds'][PLAIN]:.2f} ms a step; {ratios}; fewer than ten: {rare}; "
+          f"waits: {row.get('waits')}; left out: {left_out}; {recorder.problems}", flush=True)  # fmt: skip
     return row
 
 
-def _take_turn(arm: Arm, device: str) -> None:
-    def run() -> None:
-        for _ in range(STEPS_IN_TURN):
+def waits(case: Case, device: str, mode: Mode, steps: int) -> dict[str, int]:
+    """Steps of a recorded training in which something waits for the GPU, apart from the loop itself, which never does.
+
+    Returns:
+        Steps on which nothing was due, and those of them that wait; the others, and those of them that wait.
+
+    Raises:
+        AssertionError: An ordinary step waits.
+    """
+    arm = _arm(Wellcond, case, device, mode)
+    recorder = arm.tool.recorder  # type: ignore[attr-defined]
+    arm.clock.since = time.perf_counter()
+    for _ in range(STEPS_IN_TURN):
+        next(arm.steps)
+    counts = dict.fromkeys(("ordinary", "ordinary that wait", "others", "others that wait"), 0)
+    for _ in range(steps):
+        step = recorder._count.step + 1
+        kind = "others" if step >= recorder._turns.next_look or recorder._sampling.depth else "ordinary"
+        with _counted_waits() as waiting:
             next(arm.steps)
+        counts[kind] += 1
+        counts[f"{kind} that wait"] += bool(waiting)
+        assert kind == "others" or not waiting, f"step {step} waits for the GPU: {waiting}"
+    arm.tool.close()
+    return counts
 
-    _timed(arm, device, run)
+
+@contextlib.contextmanager
+def _counted_waits() -> Iterator[list[str]]:
+    """What waits for the GPU inside, by torch's own account and by calls that it does not count."""
+    waiting: list[str] = []
+    torch.cuda.set_sync_debug_mode("warn")
+    calls = ((torch.cuda, "synchronize"), (torch.cuda.Event, "synchronize"), (torch.cuda.Stream, "synchronize"))
+    with contextlib.ExitStack() as stack:
+        for owner, name in calls:
+            real = getattr(owner, name)
+
+            def counted(*args: Any, real: Any = real, **kwargs: Any) -> Any:
+                waiting.append(real.__qualname__)
+                return real(*args, **kwargs)
+
+            stack.enter_context(mock.patch.object(owner, name, counted))
+        caught = stack.enter_context(warnings.catch_warnings(record=True))
+        warnings.simplefilter("always")
+        try:
+            yield waiting
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waiting += [str(each.message) for each in caught if "synchroniz" in str(each.message)]
 
 
-def _timed(arm: Arm, device: str, run: Callable[[], None]) -> None:
+def _take_turn(arm: Arm, device: str) -> None:
+    _timed(arm, device, lambda: [next(arm.steps) for _ in range(STEPS_IN_TURN)])
+    arm.taken += STEPS_IN_TURN
+
+
+def _timed(arm: Arm, device: str, run: Callable[[], Any]) -> None:
     cpu = time.process_time()
     arm.clock.since = time.perf_counter()
-    if Clock(device).is_cuda:
-        arm.wall += Clock(device)(run)[0]
-    else:
-        run()
-        arm.wall += time.perf_counter() - arm.clock.since
+    arm.wall += Clock(device).wall(run)
     arm.clock.past, arm.clock.since = arm.clock(), None
     arm.cpu += time.process_time() - cpu
 
 
-def _arm(kind: str, case: Case, device: str, compiled: bool) -> Arm:
+def _arm(tool: type[Tool], case: Case, device: str, mode: Mode) -> Arm:
     torch.manual_seed(0)
     clock = OwnTime()
     model = case.build().to(device)
     optimizer = case.optimizer(model.parameters())
-    arm = Arm(iter(()), clock)
-    if kind == "wellcond":
-        arm.recorder = wc.Recorder(model, optimizer, case.loss, clock=clock)
-    elif kind == "torchmortem":
-        from torchmortem import Autopsy
-
-        logging.getLogger("torchmortem").setLevel(logging.CRITICAL)
-        arm.recorder = Autopsy(model, optimizer=optimizer)
-    arm.steps = _training(kind, case, model, optimizer, device, compiled, arm.recorder)
-    return arm
+    called = model if mode == "eager" else torch.compile(model, mode=mode)
+    used = tool(model, optimizer, case.loss, clock)
+    return Arm(_training(case, called, optimizer, used, device), used, clock)
 
 
 def _training(
-    kind: str,
-    case: Case,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    device: str,
-    compiled: bool,
-    recorder: Any,
+    case: Case, model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, tool: Tool, device: str
 ) -> Iterator[None]:
-    called = torch.compile(model) if compiled else model
     generator = torch.Generator().manual_seed(1)
-    data = [case.batch(generator) for _ in range(16)]
-    norms: list[float] = []
+    data = [tuple(t.to(device) for t in case.batch(generator)) for _ in range(16)]
     index = 0
-    if kind == "torchmortem":
-        recorder.__enter__()
-    try:
-        while True:
-            x, y = (t.to(device) for t in data[index * 7 % len(data)])
-            index += 1
-            optimizer.zero_grad()
-            value = case.loss(called(x), y)
-            value.backward()
-            if kind == "norms by hand" and index % 10 == 0:
-                norms += [
-                    t.detach().norm().item() for p in model.parameters() if p.grad is not None for t in (p.grad, p)
-                ]
-            optimizer.step()
-            if kind == "wellcond":
-                recorder.step(value, (x, y))
-            elif kind == "torchmortem":
-                recorder.step(loss=float(value))
-            yield
-    finally:
-        if kind == "wellcond":
-            recorder.close()
-        elif kind == "torchmortem":
-            recorder.__exit__(None, None, None)
+    while True:
+        x, y = data[index * 7 % len(data)]
+        index += 1
+        outputs = model(x)
+        value = case.loss(outputs, y)
+        tool.backward(value, outputs, y)
+        optimizer.step()
+        tool.after_step(value, (x, y))
+        optimizer.zero_grad()  # here: what CUDA graphs leave in them does not outlast the step
+        yield

@@ -78,6 +78,13 @@ class Activity:
         self.price = statistics.median(self._took) if self._took else seconds / WARMING_UP
         self.next_step = step + max(self.least_spacing, min(self.most_spacing, int(SPACING * step)))
 
+    def know_price(self, seconds: float, step: int) -> None:
+        """A turn at this step, which was not paid, took this long; so will the next ones."""
+        self.turns += 1
+        self._took.append(seconds)
+        self.price = seconds
+        self.next_step = step + self.least_spacing
+
     def change_price(self, factor: float) -> None:
         """Turns will take another time from now on."""
         self._took.clear()
@@ -123,11 +130,20 @@ class Allowance:
         self.usual_step = statistics.median(self._steps)
         self._pay(min(seconds, LONGEST * steps * self.usual_step))
 
+    def pass_pause(self, seconds: float) -> None:
+        """The run had begun work on a GPU that took this long to finish."""
+        self._pay(min(seconds, LONGEST * self.usual_step))
+
     def spend(self, seconds: float) -> None:
         """Recording took this long for what it does on every step, which is paid before anything else."""
         self.spent += seconds
         self._pay(seconds)
         self._fund -= seconds
+
+    def start_up(self, seconds: float) -> None:
+        """Recording took this long once, before anything is paid for."""
+        self.spent += seconds
+        self.wall += seconds
 
     def charge(self, part: str, seconds: float, step: int) -> None:
         """A part had a turn at this step, and took this long."""
@@ -207,10 +223,13 @@ class Allowance:
         return MOST_SAVED * max(self.usual_step, *prices)
 
     def _share_out(self) -> None:
-        """Divide what has come in among purses; one that is full leaves the rest unspent."""
-        purses = self._purses()
-        per_share = self._fund / sum(purse.share for purse in purses)
-        for purse in purses:
-            most = self._most_saved(purse)
-            purse.balance = max(purse.balance, min(purse.balance + per_share * purse.share, most))
+        """Divide what has come in among purses; what one has no room for is for the others."""
+        room = [(self._most_saved(purse) - purse.balance, purse) for purse in self._purses()]
+        room.sort(key=lambda each: each[0] / each[1].share)  # those that are full first
+        shares = sum(purse.share for _, purse in room)
+        for space, purse in room:
+            part = max(0.0, min(space, self._fund * purse.share / shares))
+            purse.balance += part
+            self._fund -= part
+            shares -= purse.share
         self._fund = 0.0

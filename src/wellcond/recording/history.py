@@ -33,16 +33,21 @@ class Series:
         return Series(self.steps[start:], self.values[start:])
 
 
+THINNED_SHARE = 0.8
+"""Share of the rows whose series are thinned, the longest first: a few rare numbers cost nothing."""
+
 EMPTY = Series(np.empty(0, np.int64), np.empty(0))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Growing:
-    """Two arrays with room at their end, so that appending takes constant time."""
+    """Two arrays with room at their end, and lists of what has come since they were last read."""
 
     steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(16, np.int64))
     values: NDArray[np.float64] = field(default_factory=lambda: np.empty(16))
     length: int = 0
+    new_steps: list[int] = field(default_factory=list)
+    new_values: list[float] = field(default_factory=list)
 
     @classmethod
     def of(cls, steps: NDArray[np.int64], values: NDArray[np.float64]) -> _Growing:
@@ -52,15 +57,25 @@ class _Growing:
             steps, values = steps[order], values[order]
         return cls(steps, values, len(steps))
 
-    def append(self, step: int, value: float) -> None:
-        if self.length == len(self.steps):
-            self.steps = np.concatenate((self.steps, np.empty_like(self.steps)))
-            self.values = np.concatenate((self.values, np.empty_like(self.values)))
-        self.steps[self.length], self.values[self.length] = step, value
-        self.length += 1
-
     def series(self) -> Series:
+        if self.new_steps:
+            start, self.length = self.length, self.length + len(self.new_steps)
+            if self.length > len(self.steps):
+                room = 2 * self.length - len(self.steps)
+                self.steps = np.concatenate((self.steps, np.empty(room, np.int64)))
+                self.values = np.concatenate((self.values, np.empty(room)))
+            self.steps[start : self.length], self.values[start : self.length] = self.new_steps, self.new_values
+            self.new_steps.clear()
+            self.new_values.clear()
         return Series(self.steps[: self.length], self.values[: self.length])
+
+    def thin(self) -> None:
+        """Drop every second number of the older three quarters; the first one stays."""
+        steps, values = self.series().steps, self.series().values
+        stays = np.ones(len(steps), bool)
+        stays[len(steps) * 3 // 4 - 1 : 0 : -2] = False
+        self.steps, self.values = steps[stays], values[stays]
+        self.length = len(self.steps)
 
 
 class Columns(NamedTuple):
@@ -134,9 +149,38 @@ class History:
     def add(self, rows: Iterable[Row]) -> None:
         """Append rows of later steps; rows without a step are not part of the history."""
         for step, layer, quantity, value, unit in rows:
-            if step is not None:
-                self._growing.setdefault(quantity, {}).setdefault(layer, _Growing()).append(step, value)
+            if step is None:
+                continue
+            try:
+                growing = self._growing[quantity][layer]
+            except KeyError:
+                growing = self._growing.setdefault(quantity, {}).setdefault(layer, _Growing())
                 self._units[quantity] = unit
+            growing.new_steps.append(step)
+            growing.new_values.append(value)
+
+    def thin(self, most_rows: int) -> None:
+        """If there are more rows, drop every second number of the older part of the longest series, until it fits.
+
+        Series that hold a fifth of the rows between them, the shortest ones, stay as they are.
+
+        Args:
+            most_rows: Bound on the number of rows.
+
+        Example:
+            >>> history = History(Row(step, "", "training_loss", 1.0, "") for step in range(1, 17))
+            >>> history.thin(12)
+            >>> history.series("training_loss").steps.tolist()
+            [1, 3, 5, 7, 9, 11, 13, 14, 15, 16]
+        """
+        while (count := len(self)) > most_rows:
+            every = sorted((g for layers in self._growing.values() for g in layers.values()), key=lambda g: -g.length)
+            rest = count
+            for growing in every:
+                if rest <= (1 - THINNED_SHARE) * count:
+                    break
+                rest -= growing.length
+                growing.thin()
 
     def series(self, quantity: str, layer: str = "") -> Series:
         """One quantity of one layer, "" for the whole network; empty if it was never measured."""

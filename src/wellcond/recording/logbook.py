@@ -26,6 +26,8 @@ OnFinding = Callable[[Finding], Any]
 """Called with a finding when it begins, and again, with `until` set, when it has ended."""
 
 
+MOST_ROWS = 4_000_000
+"""Rows that are held in memory, about 64 MB; then older ones are thinned, as they are on the disk."""
 SPIKE = "loss-spike"
 MOST_NOTED, MOST_NAMED = 1000, 16
 """Steps whose examples are remembered, and examples that a finding names."""
@@ -80,12 +82,17 @@ class Logbook:
         self._layers, self._optimizer, self._ignore = layers, optimizer, ignore
         self._on_finding, self._log, self._directory, self._mishaps = on_finding, log, directory, mishaps
         self._unwritten: list[Row] = []
+        self._rows_since = 0
         self._indices: dict[int, Any] = {}
         self._examples: dict[int, str] = {}
 
     def add(self, rows: Sequence[Row]) -> None:
         """Add rows of later steps."""
         self.history.add(rows)
+        self._rows_since += len(rows)
+        if self._rows_since > MOST_ROWS // 8:  # counting them takes a while
+            self.history.thin(MOST_ROWS)
+            self._rows_since = 0
         if self._directory is not None:
             self._unwritten.extend(rows)
         if self._log is not None and rows:

@@ -21,9 +21,11 @@ from wellcond.recording.directory.run_directory import MAX_BYTES, RunDirectory
 from wellcond.recording.entries import entries_of
 from wellcond.recording.history import History
 from wellcond.recording.listener import Listener
+from wellcond.recording.live_display import LiveDisplay
 from wellcond.recording.logbook import Logbook, OnFinding, warm_up_rules
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.probing import Probing, warm_up
+from wellcond.recording.ranks import RecorderRanks
 from wellcond.recording.run import Run
 from wellcond.recording.turns import Turns, all_parts
 from wellcond.recording.watching.counting import EVERY_SKIPPED, MORE, StepCount
@@ -120,28 +122,43 @@ class Recorder:
         budget = check_share(budget)
         self.model = model_of(model)
         self.optimizers = optimizers_of(self.model, optimizer)
-        calls_are_seen = not is_compiled(model, self.model)
-        notes = [] if calls_are_seen else [COMPILED]
+        self._ranks = RecorderRanks(model)
+        is_writer = self._ranks.is_writer
+        calls_are_seen = self._ranks.sees_calls and not is_compiled(model, self.model)
+        notes = [*self._ranks.notes, *([COMPILED] if is_compiled(model, self.model) else [])]
         self._entries = entries_of(self.model, self.optimizers, budget) | {"notes": notes}
-        directory = None if run_dir is None else RunDirectory.open(run_dir, self._entries, max_bytes=max_bytes)
+        directory = RunDirectory.open(run_dir, self._entries, max_bytes=max_bytes) if run_dir and is_writer else None
         self._clock, self._mishaps, self._readings = clock, Mishaps(clock), Readings()
-        self._sampling = Sampling(self.model, self.optimizers, scaler, calls_are_seen, self._readings, self._mishaps)
+        self._sampling = Sampling(
+            self.model, self.optimizers, scaler, calls_are_seen, self._readings, self._mishaps, self._ranks.team
+        )
         layout = self._sampling.layout
         names = " and ".join(type(each).__name__ for each in self.optimizers)
+        on_finding, log = (on_finding, log) if is_writer else (None, None)
         self._logbook = Logbook(layout.every_name(), names, ignore, on_finding, log, directory, self._mishaps)
         self._allowance = Allowance(budget, all_parts())
         self._probing = Probing(self.model, loss, self.optimizers, layout, self._allowance)
         self._turns = Turns(
-            self._sampling, self._probing, self._logbook, self._readings, self._allowance, self._mishaps, clock
+            self._sampling,
+            self._probing,
+            self._logbook,
+            self._readings,
+            self._allowance,
+            self._mishaps,
+            clock,
+            self._ranks,
         )
         self._mishaps.on_failure = self._allowance.close
         self._losses, self._repeats = LossWatch(), Repeats()
-        self._count = StepCount(0 if directory is None else directory.last_step)
-        self._is_open = True
+        self._count = StepCount(self._ranks.agreed(0 if directory is None else directory.last_step))
+        self._is_open = not self._ranks.is_idle
+        self._displays: list[LiveDisplay] = []
         weakref.finalize(self, self._sampling.remove)  # one that is never closed leaves no hooks either
         warm_up()
         warm_up_rules()
-        if calls_are_seen:  # a model that is yet to be compiled must not see hooks
+        if self._ranks.is_idle:
+            self._sampling.remove()
+        elif calls_are_seen or self._ranks.team is not None:  # a model that is yet to be compiled must not see hooks
             self._sampling.plan(EVERYTHING)
 
     # the run so far
@@ -228,6 +245,8 @@ class Recorder:
         except Exception as error:  # nothing that goes wrong here is worth a training
             self._mishaps.report("recording", f"recording has ended: {type(error).__name__}: {one_line(error)}")
             self.close()
+        for display in self._displays:
+            self._mishaps.attempt("display", display.refresh)
         self._turns.own += self._clock() - began
 
     def validation(self, value: Any) -> None:
@@ -243,8 +262,15 @@ class Recorder:
             return
         self._is_open = False
         self._sampling.remove()
+        self._ranks.leave()
         self._mishaps.attempt("rules", lambda: self._turns.judge(self._count.step, wait=True))
         self._logbook.close()
+        for display in self._displays:
+            self._mishaps.attempt("display", display.show)
+
+    def _ipython_display_(self) -> None:
+        """In a notebook: the run so far, which goes on changing in its cell while the training runs."""
+        self._displays.append(LiveDisplay(lambda: self.run))
 
     def __enter__(self) -> Self:
         return self
@@ -253,9 +279,11 @@ class Recorder:
         self.close()
 
     def _notes(self) -> Iterator[str]:
-        if self._sampling.activations is None:
+        yield from self._ranks.notes
+        activations = self._sampling.activations
+        if activations is None and self._ranks.sees_calls:
             yield COMPILED
-        elif self._sampling.activations.outputs.is_half and not self._sampling.has_scaler:
+        if activations is not None and activations.outputs.is_half and not self._sampling.has_scaler:
             yield "half precision without scaler=…: the norm before clipping is not recorded"
         if self._count.step and not self._count.sees_steps:
             yield (
@@ -266,17 +294,23 @@ class Recorder:
     # one step
 
     def _record(self, value: Any, batch: Any, number: int | None, indices: Any, began: float) -> None:
-        value = self._count.loss_of_step(self._sampling.optimizer_steps, value)
+        sampling = self._sampling
+        value = self._count.loss_of_step(sampling.optimizer_steps, value, is_captured=sampling.is_captured)
         if value is MORE:
             return
         last = self._count.step
         step = self._count.begin(number)
+        if not self._ranks.is_writer:
+            if step >= self._turns.next_look or self._sampling.depth:
+                self._turns.follow(step)
+            return
         if step <= last:
             self._turns.fetch()
             self._logbook.truncate(step - 1)
         is_alarming = is_finite = False
-        if isinstance(value, Tensor) and value.device.type != "cpu":
-            self._readings.add(value.reshape(()), lambda numbers: [Row(step, "", q.TRAINING_LOSS, numbers[0], "")])
+        if isinstance(value, Tensor) and not value.is_cpu:
+            # a copy: the replay of a CUDA graph writes every loss to the same place
+            self._readings.add(value.detach().clone(), lambda values: [Row(step, "", q.TRAINING_LOSS, values[0], "")])
         else:
             try:
                 loss = value.item() if isinstance(value, Tensor) else float(value)
@@ -285,16 +319,18 @@ class Recorder:
             else:
                 is_alarming, is_finite = self._losses.is_alarming(step, loss), math.isfinite(loss)
                 self._turns.rows.append(Row(step, "", q.TRAINING_LOSS, loss, ""))
-        if self._sampling.has_new_rates:
-            self._turns.rows += self._sampling.rates(step)
+        if sampling.has_new_rates:
+            self._turns.rows += sampling.rates(step)
         if self._count.skipped and self._count.skipped % EVERY_SKIPPED == 0:
             self._turns.rows.append(Row(step, "", q.SKIPPED_STEPS, float(self._count.skipped), "steps"))
         if indices is not None:
             self._logbook.note_indices(step, indices)
         if batch is not None and step % EVERY == 0:
             self._note_batch(step, batch)
-        if step >= self._turns.next_look or is_alarming or self._sampling.depth:
-            self._turns.look(step, batch, self._count.passes, is_alarming, is_alarming and not is_finite, began)
+        is_urgent = is_alarming and self._ranks.team is None  # of which other processes do not know
+        if step >= self._turns.next_look or is_urgent or sampling.depth:
+            probed = batch if self._ranks.can_probe else None
+            self._turns.look(step, probed, self._count.passes, is_alarming, is_alarming and not is_finite, began)
 
     def _note_batch(self, step: int, batch: Any) -> None:
         """Count a batch that was just seen; the count is recorded with what else is read of a step."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from wellcond.problem.batches import examples_in
@@ -14,10 +16,18 @@ from wellcond.recording.allowance import Activity, Allowance, Purse
 from wellcond.recording.logbook import Logbook
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.noise import NoiseScale
-from wellcond.recording.probes.probing import CURVATURE, PASS, Probing, probe_parts
-from wellcond.recording.probes.subject import wait_for
+from wellcond.recording.probes.probing import (
+    CONDITIONING,
+    CURVATURE,
+    GRADIENT_OF_FEW,
+    PASS,
+    SHIFT,
+    Probing,
+    probe_parts,
+)
+from wellcond.recording.ranks import RecorderRanks
 from wellcond.recording.watching.readings import Readings
-from wellcond.recording.watching.sampling import EVERYTHING, GRADIENTS, NOTHING, Sampling
+from wellcond.recording.watching.sampling import EVERYTHING, GRADIENTS, NOTHING, Depth, Sampling
 from wellcond.results import Row
 from wellcond.results import quantities as q
 
@@ -28,6 +38,8 @@ LOOKS, LONGEST_LOOK = 25, 25
 FEWEST_EXCESSES, MOST_EXCESSES = 5, 25
 """Steps of which everything was read whose median excess over usual steps is charged too."""
 JUDGING = "judging"
+REHEARSED = (CURVATURE, CONDITIONING, SHIFT, PASS)
+"""Probes that run at the first step on a GPU."""
 
 
 def all_parts() -> dict[str, Activity]:
@@ -51,6 +63,7 @@ class Turns:
         allowance: Says what may be done.
         mishaps: Guards every part.
         clock: Returns seconds.
+        ranks: The processes of the training.
 
     Attributes:
         rows: New rows, which the logbook does not have yet.
@@ -67,12 +80,14 @@ class Turns:
         allowance: Allowance,
         mishaps: Mishaps,
         clock: Callable[[], float],
+        ranks: RecorderRanks,
     ) -> None:
         self.rows: list[Row] = []
         self.own = 0.0
         self.next_look = 0
         self._sampling, self._probing, self._logbook, self._readings = sampling, probing, logbook, readings
         self._allowance, self._mishaps, self._clock = allowance, mishaps, clock
+        self._ranks = ranks
         self.noise = NoiseScale()
         self._charged = 0.0
         self._excess: deque[float] = deque(maxlen=MOST_EXCESSES)
@@ -80,6 +95,7 @@ class Turns:
         self._looked_step = 0
         self._written = clock()
         self._expects_gradients = False
+        self._is_to_rehearse = sampling.device.type == "cuda"
 
     def look(self, step: int, batch: Any, passes: int, is_alarming: bool, is_lost: bool, now: float) -> None:
         """Pay for the time since the last look, and do what is due after a step.
@@ -97,7 +113,10 @@ class Turns:
         ran = self._pass_time(step, in_hooks, unseen, now)
         if depth := self._sampling.depth:
             self._charge(depth, step, lambda: self._collect(step, ran), already=in_hooks)
-        if batch is not None:
+        if batch is not None and self._is_to_rehearse:
+            self._is_to_rehearse = False
+            self._rehearse(step, batch)
+        elif batch is not None:
             self._probe(step, batch, passes)
         can_judge = is_alarming and not self._allowance.owes(JUDGING)
         if is_lost or can_judge or self._allowance.is_turn(JUDGING, step):
@@ -106,8 +125,20 @@ class Turns:
             self._logbook.write()
             self._written = self._clock()
         self._plan(step + 1, is_alarming)
-        self.next_look = step + max(1, min(LONGEST_LOOK, step // LOOKS))
+        self._look_again(step)
         self._mishaps.seconds = 0.0
+
+    def follow(self, step: int) -> None:
+        """In a process that does not record: help to read steps of a sharded model, as rank 0 plans them."""
+        if self._sampling.depth:
+            self._sampling.collect(step)
+            self._readings.fetch()
+        self._sampling.plan(self._ranks.agreed(NOTHING))
+        self._look_again(step)
+
+    def _look_again(self, step: int) -> None:
+        """The next step to look at: all processes come to the same, since it depends on no clock."""
+        self.next_look = step + max(1, min(LONGEST_LOOK, step // LOOKS))
 
     def judge(self, step: int, *, wait: bool = False) -> None:
         """Fetch all numbers, and apply the rules."""
@@ -150,26 +181,63 @@ class Turns:
             if ran is not None:
                 self.rows.append(Row(step, "", q.STEP_TIME, ran, "s"))
 
+    def _rehearse(self, step: int, batch: Any) -> None:
+        """Run every probe twice, which no purse pays: on a GPU the first run loads kernels and takes far longer.
+
+        An inspection, which is rare, is not worth it.
+        """
+        began = self._clock()
+        before = self._weights_before()
+        for part in REHEARSED if before else [part for part in REHEARSED if part != SHIFT]:
+            rows: list[Row] = []
+            for _ in range(2):
+                self._wait()
+                run_began = self._clock()
+                rows = self._run(part, step, batch, before)
+            self._wait()
+            if rows:
+                self._allowance.parts[part].know_price(self._clock() - run_began, step)
+                self.rows += self._sampling.unseen(rows) if part == PASS else rows
+        self.fetch()
+        seconds = max(0.0, self._clock() - began)
+        self._charged += seconds
+        self._allowance.start_up(seconds)
+
+    def _weights_before(self) -> dict[Tensor, Tensor]:
+        """All weights before the step that was taken; empty if they are not known."""
+        return self._sampling.before if self._sampling.depth == EVERYTHING else {}
+
+    def _wait(self) -> float:
+        """Let a GPU finish what was begun, which is not to be counted as part of a probe; the seconds that took."""
+        if self._sampling.device.type != "cuda":
+            return 0.0
+        began = self._clock()
+        torch.cuda.synchronize(self._sampling.device)
+        return max(0.0, self._clock() - began)
+
+    def _run(self, part: str, step: int, batch: Any, before: dict[Tensor, Tensor]) -> list[Row]:
+        """Rows of a probe; none if it fails."""
+        run = functools.partial(self._probing.run, part, step, batch, before, self._sampling.order)
+        return self._mishaps.attempt(part, run) or []
+
     def _probe(self, step: int, batch: Any, passes: int) -> None:
-        before: dict[Tensor, Tensor] = self._sampling.before if self._sampling.depth == EVERYTHING else {}
+        before = self._weights_before()
         part = self._probing.due(step, has_moved=bool(before))
         if part is None:
             return
         was_poor = self._allowance.is_poor(part, step)
-        wait_for(self._sampling.device)
+        waited = self._wait()
+        self._charged += waited
+        self._allowance.pass_pause(waited)
         rows: list[Row] = []
-
-        def run() -> None:
-            rows.extend(self._probing.run(part, step, batch, before, self._sampling.order))
-
-        self._charge(part, step, lambda: self._mishaps.attempt(part, run))
+        self._charge(part, step, lambda: rows.extend(self._run(part, step, batch, before)))
         if not rows:
             return
         self._probing.adapt(part, step, batch, was_poor)
-        if part == CURVATURE:
-            size = passes * examples_in(batch)
-            self.noise.expect(step + 1, self._probing.curvature.gradient_norm**2, self._probing.examples, size)
-            self._expects_gradients = True
+        if part in (CURVATURE, GRADIENT_OF_FEW):
+            examples, size = self._probing.examples, passes * examples_in(batch)
+            self.noise.expect(step + 1, self._probing.gradient_norm**2, examples, size)
+            self._expects_gradients = size > examples
         elif part == PASS:
             rows = self._sampling.unseen(rows)
             if len(rows) <= 1:  # hooks see all of it
@@ -183,12 +251,14 @@ class Turns:
     def _plan(self, step: int, is_alarming: bool) -> None:
         """Decide what is read of the coming step."""
         expects_gradients, self._expects_gradients = self._expects_gradients, False
+        depth: Depth = NOTHING
         if is_alarming or self._probing.wants_copy or self._allowance.is_turn(EVERYTHING, step):
-            self._sampling.plan(EVERYTHING)
+            depth = EVERYTHING
         elif expects_gradients or self._allowance.is_turn(GRADIENTS, step):
-            self._sampling.plan(GRADIENTS)
-        elif self._sampling.depth:
-            self._sampling.plan(NOTHING)
+            depth = GRADIENTS
+        depth = self._ranks.agreed(depth)
+        if depth or self._sampling.depth:
+            self._sampling.plan(depth)
 
     def _charge(self, part: str, step: int, function: Callable[[], Any], already: float = 0.0) -> None:
         """Run a part, and charge it for the time it takes, and for what it took in hooks."""

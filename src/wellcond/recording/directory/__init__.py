@@ -13,7 +13,7 @@ clock does. A file is named after the first and the last append that it holds. (
 **Whole files.** A file gets its name when it is complete. No reader sees half of one, and a writer that is killed at
 any moment loses at most the append that it was at. A power cut may also take what the system had not yet written, by
 default the last half minute: readers skip such files and name them. A merged file and the manifest are on the disk
-(fsync) before what they replace goes, and an append does not wait for the disk.
+(fsync) before what they replace goes, on a thread of its own; an append does not wait for the disk.
 
 **Merging.** An append writes a small file; when small ones add up, they are merged into one that covers their numbers,
 and then removed. A process that dies in between leaves both: `read_run` reads the covering one, and the next writer
@@ -23,9 +23,9 @@ when it opens it: read again, or drop duplicates of (step, layer, quantity). It 
 hundred files is listed in one go, as on Linux.
 
 **Bound.** The folder stays below `max_bytes` (256 MiB by default, which is 30 to 60 million rows), temporary files
-included, as long as no single append takes a sixteenth of it. When rows reach the bound, the
-older ones are thinned: of every series, except those with few rows, every second step is dropped. This is repeated
-where steps are still densest, so that the older part of a run keeps an even spacing, which doubles as the run gets
-longer, and the newest quarter is complete. The first steps of a run and the last of every series stay. Findings have a
-sixteenth of the bound: beyond that they lose their rows, and then those that ended long ago go.
+included, as long as no single append takes a sixteenth of it. When rows come near the bound, the older ones are
+thinned, a few files after each append: of every series, except those with few rows, every second step is dropped. This
+is repeated where steps are still densest, so that the older part of a run keeps an even spacing, which doubles as the
+run gets longer, and the newest quarter is complete. The first steps of a run and the last of every series stay.
+Findings have a sixteenth of the bound: beyond that they lose their rows, and then those that ended long ago go.
 """

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellcond.recording.directory.segments import Segment, arrow
+from wellcond.recording.history import THINNED_SHARE
 
 if TYPE_CHECKING:
     import pyarrow
@@ -19,8 +20,6 @@ FANOUT = 8
 """How much larger the files of a level are than those of the level below."""
 MOST_FILES = 16
 """Below the first level, however few rows they have."""
-THINNED_SHARE = 0.8
-"""Share of the rows whose series are thinned, those with most rows first; a few rare numbers cost nothing."""
 NEWEST_SHARE = 0.25
 """Share of the bytes, the newest, that is thinned only if there is nothing else."""
 
@@ -45,13 +44,16 @@ def due(segments: Sequence[Segment], full: int) -> int:
 
 
 def to_thin(segments: Sequence[Segment], full: int) -> slice:
-    """The segments to be thinned and merged next: neighbors that were thinned least, the oldest of them."""
+    """The segments to be thinned and merged next: neighbors that were thinned least, the oldest of them.
+
+    They have about `full` rows together, so that no append waits long.
+    """
     newer = list(accumulate(segment.size for segment in reversed(segments)))[::-1]
     older = sum(size > NEWEST_SHARE * newer[0] for size in newer) - 1
     candidates = segments[: max(older, 1)]
     start = min(range(len(candidates)), key=lambda i: candidates[i].thinned)
     end, rows = start + 1, candidates[start].rows
-    while end < len(candidates) and rows < 2 * full and candidates[end - 1].is_before(candidates[end]):
+    while end < len(candidates) and rows < full and candidates[end - 1].is_before(candidates[end]):
         rows += candidates[end].rows
         end += 1
     return slice(start, end)

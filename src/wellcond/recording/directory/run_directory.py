@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,6 +38,8 @@ FINDINGS_SHARE = 1 / 16
 """Share of the bound for findings."""
 ROWS_SHARE = 7 / 8
 """Share of the bound for rows; the rest is for temporary files and the manifest."""
+NEAR_SHARE = 0.95
+"""Share of that from which on every append thins a few files."""
 BYTES_OF_FULL = 1024
 """Bytes of the bound for each row of a full segment: it takes less than a hundredth of the bound."""
 ATTEMPTS = 32
@@ -75,6 +78,7 @@ class RunDirectory:
         self._started = time.time(), time.monotonic()
         self._full = self.manifest["max_bytes"] // BYTES_OF_FULL
         self._next = _next_number(path)
+        self._tidying: threading.Thread | None = None
         self._waiting: list[pyarrow.Table] = []
         self._waiting_lines: list[bytes] = []
 
@@ -123,11 +127,13 @@ class RunDirectory:
     @property
     def last_step(self) -> int:
         """The last step of the rows on the disk; 0 if there are none."""
+        self._finish_tidying()
         return max((segment.last_step for segment in self._segments), default=0)
 
     @property
     def size(self) -> int:
         """Bytes of the rows on the disk."""
+        self._finish_tidying()
         return sum(segment.size for segment in self._segments)
 
     def append(self, rows: Iterable[Row]) -> None:
@@ -168,6 +174,7 @@ class RunDirectory:
             OutputError: They could not be dropped.
         """
         self._lock.check()
+        self._finish_tidying()
         waiting = (until(table, step) for table in self._waiting)
         self._waiting = [table for table in waiting if table.num_rows]
         with naming(self.path):
@@ -196,6 +203,7 @@ class RunDirectory:
             return
         try:
             self.append(())
+            self._finish_tidying()
             self.manifest["status"] = "ended"
             manifest.write_manifest(self.path, self.manifest)
         finally:
@@ -211,12 +219,19 @@ class RunDirectory:
     def _write_waiting_rows(self) -> None:
         if not self._waiting:
             return
+        self._finish_tidying()
         segment = self._write(self._next, self._next, merged(self._waiting))
         self._waiting.clear()
         self._segments.append(segment)
         self._next += 1
-        with contextlib.suppress(OutputError):  # nothing is lost; it is tried again after the next append
-            self._tidy()
+        # on a thread of its own: a merged file is waited for until it is on the disk, and the training is not to wait
+        self._tidying = threading.Thread(target=self._tidy, name="wellcond tidying")
+        self._tidying.start()
+
+    def _finish_tidying(self) -> None:
+        if self._tidying is not None:
+            self._tidying.join()
+            self._tidying = None
 
     def _shrink_waiting(self) -> None:
         if sum(table.num_rows for table in self._waiting) > WAITING_ROWS:
@@ -240,13 +255,20 @@ class RunDirectory:
                 findings_log.rewrite(self.path, findings_log.shortened(events, limit // 2))
 
     def _tidy(self) -> None:
+        """Merge and thin files; if that fails nothing is lost, and it is tried again after the next append."""
+        with contextlib.suppress(OutputError):
+            self._merge_and_thin()
+
+    def _merge_and_thin(self) -> None:
         """Merge the newest files if they add up to a larger one; thin the older ones if rows reach their bound."""
         count = merging.due(self._segments, self._full)
         if count > 1:
             self._replace(slice(len(self._segments) - count, len(self._segments)))
         limit = ROWS_SHARE * self.manifest["max_bytes"]
-        for _ in range(len(self._segments) + ATTEMPTS):
-            if self.size <= limit:
+        for attempt in range(len(self._segments) + ATTEMPTS):
+            # once after each append near the bound, so that none waits for all of it; above the bound, until it holds
+            size = sum(segment.size for segment in self._segments)
+            if size <= (limit if attempt else NEAR_SHARE * limit):
                 return
             self._replace(merging.to_thin(self._segments, self._full), is_thinned=True)
 

@@ -184,10 +184,11 @@ def _began_before(cause: Finding, effect: Finding) -> bool:
 
 
 def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
-    """What the last inspection of the network says; where the loss falls, measured symptoms are worth a note only."""
+    """What the last inspection of the network says; where it learns or has, measured symptoms are worth a note only."""
+    learns = evidence.loss.is_falling or evidence.loss.trains
     for each in evidence.inspected:
         is_symptom = each.basis == "measured" and kind_of(each.rule) in ("symptom", "scale")
-        severity = "note" if is_symptom and evidence.loss.is_falling else each.severity
+        severity = "note" if is_symptom and learns else each.severity
         yield replace(each, severity=severity, step=evidence.inspected_at)
 
 

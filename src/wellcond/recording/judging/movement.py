@@ -59,11 +59,12 @@ def thawed_layers(evidence: RunEvidence, fewest: int) -> Iterator[tuple[str, int
     for layer in evidence.history.layers(GRADIENT_NORM):
         series = finite(evidence.history.series(GRADIENT_NORM, layer))
         steps = series.steps[series.values > 0]
-        if len(steps) < fewest:
+        if not len(steps) or len(series.since(int(steps[0]))) < fewest:
             continue
         before = moving[moving < steps[0]]
         if len(before) >= fewest:
-            yield layer, halfway(int(before[-1]), int(steps[0]))
+            last, first = int(before[-1]), int(steps[0])
+            yield layer, evidence.loss.jump_between(last, first) or halfway(last, first)
 
 
 def _still(series: Series, moving: NDArray[np.int64], fewest: int) -> tuple[int, int] | None:

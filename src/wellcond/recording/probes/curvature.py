@@ -15,7 +15,7 @@ from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.learning_rate.limits.limits import RateLimit
 from wellcond.learning_rate.limits.step_model import StepModel, check_optimizer, optimizer_step
 from wellcond.measurements.landscape.points import buffers_lent, finite_range, loss_and_gradient, norm
-from wellcond.problem.checks import check_precision
+from wellcond.network.checks import check_precision
 from wellcond.problem.problem import Problem
 from wellcond.results import Row
 from wellcond.results import quantities as q

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond.diagnosis.finding import Finding
+from wellcond.measurements.landscape.points import loss_and_gradient, norm
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.isolation.isolation import rng_kept
 from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.outputs import Loss
+from wellcond.problem.problem import Problem
 from wellcond.recording.allowance import Activity, Allowance, Purse
 from wellcond.recording.probes.activations import ActivationProbe
 from wellcond.recording.probes.conditioning import ConditioningProbe
@@ -27,18 +30,20 @@ from wellcond.results import Row
 from wellcond.results import quantities as q
 
 CURVATURE, CONDITIONING, SHIFT, PASS, INSPECTION = "curvature", "conditioning", "shift", "activations", "inspection"
+GRADIENT_OF_FEW = "noise"
 MOST_PRODUCTS_OF_PROBE = 8
 
 
 def probe_parts() -> dict[str, Activity]:
-    """The probes share a purse, so that each has its turns whatever it costs; an inspection saves up for itself."""
-    purse = Purse(0.62)
+    """The cheap probes share a purse, so that each has its turns; curvature and inspection save for themselves."""
+    purse = Purse(0.25)
     return {
-        CURVATURE: Activity(purse, price=1.2, least_spacing=3),
+        CURVATURE: Activity(Purse(0.37), price=1.2, least_spacing=3),
         CONDITIONING: Activity(purse, price=0.5, least_spacing=3),
         SHIFT: Activity(purse, price=0.5, least_spacing=3),
         PASS: Activity(purse, price=0.4, least_spacing=10),
-        INSPECTION: Activity(Purse(0.03), price=10.0, least_spacing=100, most_spacing=5000),
+        GRADIENT_OF_FEW: Activity(purse, price=0.3, least_spacing=10),
+        INSPECTION: Activity(Purse(0.03), price=2.0, least_spacing=100, most_spacing=5000),
     }
 
 
@@ -67,6 +72,7 @@ class Probing:
 
     Attributes:
         curvature: The probe of the curvature.
+        gradient_norm: ‖∇L‖ on the examples of the last probe that computed it.
         findings: What the rules of `diagnose` said at the last inspection; None if it is not newer than asked for.
         examples: Examples of the last probe.
         wants_copy: Whether the probe whose turn it is needs the weights before a step.
@@ -76,6 +82,7 @@ class Probing:
         self, model: nn.Module, loss: Loss | None, optimizers: Sequence[Optimizer], layout: Layout, allowance: Allowance
     ) -> None:
         self.curvature = CurvatureProbe(optimizers)
+        self.gradient_norm = math.nan
         self.findings: tuple[Finding, ...] | None = None
         self.examples = 0
         self.wants_copy = False
@@ -114,15 +121,19 @@ class Probing:
             order: Layers in the order of the forward pass.
         """
         level, whole = self._levels[part], examples_in(batch)
-        self.examples = min(whole, fewest(whole) << level)
+        # the statistics of few examples make the curvature several times what it is in training
+        # and an inspection judges the batch size
+        is_whole = part in (CURVATURE, INSPECTION) and self._subject.couples_examples(batch)
+        self.examples = whole if is_whole else min(whole, fewest(whole) << level)
         problem = self._subject.problem(batch, self.examples)
         self.examples = examples_in(problem.batches[0])
         runs: dict[str, Callable[[], list[Row]]] = {
-            CURVATURE: lambda: self.curvature.run(problem, step, min(1 + level, MOST_PRODUCTS_OF_PROBE)),
+            CURVATURE: lambda: self._follow_curvature(problem, step, min(1 + level, MOST_PRODUCTS_OF_PROBE)),
             CONDITIONING: lambda: self._conditioning.run(problem, step, 1 << level),
             SHIFT: lambda: self._shift.run(problem, step, before, order),
             PASS: lambda: self._pass.run(problem, step),
             INSPECTION: lambda: self._inspect(problem),
+            GRADIENT_OF_FEW: lambda: self._measure_gradient(problem),
         }
         rows = runs[part]()
         return [*rows, Row(step, "", q.PROBED_EXAMPLES, float(self.examples), "examples")]
@@ -145,7 +156,19 @@ class Probing:
             self._levels[name] = level - 1
             self._allowance.parts[name].change_price(0.5)
 
-    def _inspect(self, problem: Any) -> list[Row]:
+    def _follow_curvature(self, problem: Problem, step: int, products: int) -> list[Row]:
+        rows = self.curvature.run(problem, step, products)
+        self.gradient_norm = self.curvature.gradient_norm
+        if not problem.couples_examples:  # this gradient, of a part of the batch, shows the noise too
+            self._allowance.close(GRADIENT_OF_FEW)
+        return rows
+
+    def _measure_gradient(self, problem: Problem) -> list[Row]:
+        with problem.measuring():
+            self.gradient_norm = norm(loss_and_gradient(problem)[1])
+        return []
+
+    def _inspect(self, problem: Problem) -> list[Row]:
         self.findings = inspected(problem, self._optimizer)
         return []
 

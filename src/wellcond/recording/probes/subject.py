@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import torch
 from torch import nn
 
 from wellcond.diagnosis.mini_batches import cut, runs_on_part
@@ -31,6 +30,13 @@ class Subject:
         self.model, self.loss = model, loss
         self._problem: Problem | None = None
         self._is_cut: bool | None = None
+        self._couples: bool | None = None
+
+    def couples_examples(self, batch: Any) -> bool:
+        """Whether a BatchNorm makes an example's output depend on the others of its batch."""
+        if self._couples is None:
+            self._couples = self.problem(batch, examples_in(batch)).couples_examples
+        return self._couples
 
     def problem(self, batch: Any, examples: int) -> Problem:
         """The problem of the first examples of a batch; of all, if the batch cannot be cut.
@@ -68,9 +74,3 @@ def fewest(batch_size: int) -> int:
     [1, 2, 8, 8]
     """
     return max(1, min(FEWEST_EXAMPLES, batch_size // LEAST_SHARE))
-
-
-def wait_for(device: torch.device) -> None:
-    """Let a GPU finish the step, which is not to be counted as part of a probe."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

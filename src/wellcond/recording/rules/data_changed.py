@@ -1,6 +1,10 @@
 """data-changed: a loss that jumps to another level from one step to the next, and stays there.
 
-Wrong: a second data set whose labels are noisy or counted from 1, a transform that is lost after a restart.
+Wrong:
+    dataset = ConcatDataset([first, second])  # whose labels are counted from 1
+Right:
+    second.labels = second.labels - 1
+    dataset = ConcatDataset([first, second])
 """
 
 from __future__ import annotations
@@ -9,8 +13,10 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.judging.layer_changes import growths, jump_of_weights
+from wellcond.recording.judging.layer_changes import around, growths, jump_of_weights
+from wellcond.recording.judging.movement import thawed_layers
 from wellcond.recording.judging.rates import lr_ratio
+from wellcond.recording.judging.rises import FEWEST_LOSSES, Rise
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM, TRAINING_LOSS
@@ -19,16 +25,21 @@ LOST = Threshold(
     "rise of the loss / its fall since the start", 0.1, 0.9, origin="a tenth of what was learned, at once; or all of it"
 )
 STAYS = Condition(
-    "rise that is left / rise at first", 0.15,
+    "rise that is left / rise at first, or what had been learned if that is less", 0.15,
     origin="a network that learns the new data, as in a curriculum, wins nearly all of it back",
 )  # fmt: skip
 NEAR = Condition("steps after the jump whose gradients are compared", 100, origin="before new data are learned")
 GROWTH = Condition("growth of a layer's gradient", 1.3, origin="other examples have other gradients, in every layer")
 MOST = Condition("share of the layers whose gradient grows", 0.75, origin="a fault of one layer changes that one first")
+ENOUGH = Condition(
+    "losses before, which the median of the first eight exceeds all: then gradients need not have grown", 200,
+    origin="no step at the same rate led there; units that such losses kill have no gradient soon",
+)  # fmt: skip
 WEIGHTS = Condition(
     "growth of a layer's weights at the jump", 3.0,
     origin="weights that are overwritten or blow up grow tenfold; new data move them by less within a tenth of a run",
 )  # fmt: skip
+SAMPLES = Condition("samples without a gradient before a layer begins to learn", 4, origin="as for layer-thawed")
 RAISED = Condition("learning rate / lowest before", 1.2, origin="a rate that is raised lifts the loss by itself")
 
 
@@ -36,28 +47,32 @@ RAISED = Condition("learning rate / lowest before", 1.2, origin="a rate that is 
 def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
     """The loss jumps within eight steps by a tenth of what was learned or more, and keeps some of it for 100 steps.
 
-    The gradients of most layers grow at the same step, and neither the rate nor the weights do: it is what the loss is
-    computed of that has changed. A warning, since the data may be harder on purpose; severe if all that was learned is
-    lost.
+    The gradients of most layers grow at the same step, or losses are above all before; neither the rate nor the
+    weights grow, and no layer begins to learn: it is what the loss is computed of that has changed. A warning,
+    since the data may be harder on purpose; severe if all that was learned is lost.
     """
     rise = evidence.loss.rise
     if rise is None or not rise.is_abrupt or not rise.is_lasting or not rise.had_learned:
         return
-    if not LOST.is_warning(rise.lost) or rise.level - rise.lowest < STAYS.at * (rise.first - rise.lowest):
+    if rise.step <= FEWEST_LOSSES.at:  # there was no level that it could jump from
+        return
+    if not LOST.is_warning(rise.lost) or rise.level - rise.lowest < STAYS.at * _height(rise):
         return
     if lr_ratio(evidence, rise.step) > RAISED.at or jump_of_weights(evidence, rise.step) > WEIGHTS.at:
         return
+    if any(abs(step - rise.step) <= around(rise.step) for _, step in thawed_layers(evidence, int(SAMPLES.at))):
+        return
     gradients = growths(evidence, GRADIENT_NORM, rise.step, within=NEAR.at)
     grown = [layer for layer, growth in gradients.items() if growth > GROWTH.at]
-    if len(grown) < MOST.at * len(gradients):
+    if len(grown) < MOST.at * len(gradients) and not _is_unseen(evidence, rise):
         return
     yield Finding(
         rule="data-changed",
         severity="severe" if LOST.is_severe(rise.lost) else "warning",
         basis="measured",
         summary=f"at step {rise.step} the loss jumps from {number(rise.lowest)} to {number(rise.first)}, and is "
-        f"{number(rise.level)} now; gradients of {len(grown)} of {len(gradients)} layers grow at once, and neither "
-        "rate nor weights do.",
+        f"{number(rise.level)} now; gradients of {len(grown)} of {len(gradients)} layers are larger after it, and "
+        "neither rate nor weights are.",
         evidence={
             "level before": rise.lowest,
             "level at first": rise.first,
@@ -70,3 +85,15 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
         remedy=f"# compare batches from before and after step {rise.step}: labels, scale of inputs, transforms, source",
         step=rise.step,
     )
+
+
+def _height(rise: Rise) -> float:
+    """Height of the jump, but no more than what had been learned: beyond that any guess would win most of it back."""
+    return min(rise.first, rise.start) - rise.lowest
+
+
+def _is_unseen(evidence: RunEvidence, rise: Rise) -> bool:
+    """Whether the first losses of a rise are above every one before."""
+    losses = evidence.loss.series
+    before = losses.values[losses.steps < rise.step]
+    return len(before) >= ENOUGH.at and rise.first > float(before.max())

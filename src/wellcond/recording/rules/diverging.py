@@ -1,6 +1,11 @@
 """diverging: a loss that rises and does not come back.
 
-Wrong: going on at a rate that the loss has risen at for a thousand steps.
+Wrong:
+    for inputs, targets in loader:  # the loss has risen for a thousand steps
+        train_step(inputs, targets)
+Right:
+    model.load_state_dict(before_the_rise)
+    optimizer.param_groups[0]["lr"] /= 10
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.judging.layer_changes import growth_of_gradients, jump_of_weights
+from wellcond.recording.judging.levels import noise
 from wellcond.recording.judging.rates import lr_ratio
 from wellcond.recording.judging.rises import Rise
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
@@ -36,6 +42,12 @@ WEIGHTS = Threshold(
 WARMER = Condition(
     "learning rate / lowest before", 1.2, origin="a rate that rises again, at a restart, lifts the loss for a while"
 )
+AROUND_ZERO = Condition(
+    "loss at the start / noise of the first losses", 2.0,
+    origin="a loss around zero, as of a policy, has no level that it could come back to",
+)  # fmt: skip
+FIRST = 100
+"""Losses whose noise is compared with the loss at the start."""
 
 
 @run_rule("diverging", quantity=TRAINING_LOSS)
@@ -45,7 +57,8 @@ def diverging(evidence: RunEvidence) -> Iterator[Finding]:
     Severe if it is as high as at the start and gradients have grown threefold or weights by half; a note if neither has
     grown, since the loss of a network that plays against another, or of data that become harder, rises by design. While
     the learning rate is raised a loss may rise; it is reported then if it is as high as at the start. What comes from
-    one step to the next at the same rate is no more than a warning: steps that overshoot grow.
+    one step to the next at the same rate is no more than a warning: steps that overshoot grow. So is the rise of a loss
+    that began around zero, as of a policy.
     """
     rise = evidence.loss.rise
     if rise is None:
@@ -96,6 +109,8 @@ def _severity(evidence: RunEvidence, rise: Rise, gradient: float, weights: float
     elif is_unknown:
         return "severe"
     is_sudden = rise.is_abrupt and lr_ratio(evidence, rise.step) <= WARMER.at  # no step has led there
-    if LOST.is_severe(rise.lost) and not is_sudden and (GRADIENT.is_severe(gradient) or WEIGHTS.is_severe(weights)):
+    has_level = rise.lost > EXPLODED.at or abs(rise.start) > AROUND_ZERO.at * noise(evidence.loss.series.values[:FIRST])
+    is_steps = has_level and not is_sudden
+    if LOST.is_severe(rise.lost) and is_steps and (GRADIENT.is_severe(gradient) or WEIGHTS.is_severe(weights)):
         return "severe"
     return "warning" if is_unknown or GRADIENT.is_warning(gradient) or WEIGHTS.is_warning(weights) else "note"

@@ -1,6 +1,10 @@
 """dying-neurons: ReLUs that are switched off for good while training goes on.
 
-Wrong: a rate so high, or one step so long, that units are pushed below zero for every input.
+Wrong:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)  # one long step kills units
+Right:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before every optimizer.step()
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """exploding-gradient: gradients that have grown a thousandfold and stay so.
 
-Wrong: a recurrent weight whose largest eigenvalue training pushes beyond 1, without a limit on the gradient.
+Wrong:
+    loss.backward()  # through a recurrent weight that training pushes beyond 1
+    optimizer.step()
+Right:
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
 """
 
 from __future__ import annotations

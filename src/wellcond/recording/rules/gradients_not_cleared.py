@@ -1,6 +1,12 @@
 """gradients-not-cleared: gradients of earlier steps that are added to those of a step.
 
-Wrong: `loss.backward(); optimizer.step()` without `optimizer.zero_grad()`.
+Wrong:
+    loss.backward()
+    optimizer.step()
+Right:
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 """
 
 from __future__ import annotations

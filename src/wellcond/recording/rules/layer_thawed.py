@@ -1,6 +1,11 @@
 """layer-thawed: a layer that begins to learn in the middle of a run.
 
-Wrong: a pretrained layer that is unfrozen at the rate of a new head. Right: a tenth of that rate for it, or less.
+Wrong:
+    backbone.requires_grad_(True)
+    optimizer.add_param_group({"params": backbone.parameters()})  # at the head's rate
+Right:
+    backbone.requires_grad_(True)
+    optimizer.add_param_group({"params": backbone.parameters(), "lr": head_lr / 10})
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """learning-rate-too-high: a rate at which the loss rises, or never falls.
 
-Wrong: a warm-up to lr 1 where 2/λ_max is 0.1. Right: the rate at which the loss still fell.
+Wrong:
+    scheduler = LambdaLR(optimizer, lambda step: step / 500)  # a warm-up that never ends
+Right:
+    scheduler = LambdaLR(optimizer, lambda step: min(step / 500, 1.0))
 """
 
 from __future__ import annotations
@@ -8,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
 from wellcond.recording.judging.layer_changes import growth_of_gradients, jump_of_weights
-from wellcond.recording.judging.levels import finite, median, noise
+from wellcond.recording.judging.levels import OF_MEDIAN, finite, median, noise
 from wellcond.recording.judging.rates import above_limit, at, lr_ratio
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
@@ -44,8 +49,8 @@ SIZE = Condition(
 )  # fmt: skip
 ENOUGH = Condition("steps", 100, origin="trainings that work have lowered their loss by then")
 LONG_STEPS = Threshold(
-    "‖Δθ‖/‖θ‖ of a step, median over the layers in the first samples", math.nan, 0.1,
-    origin="healthy trainings of the benchmark have 0.001 to 0.1 in their first steps; 1e-3 is the usual advice",
+    "‖Δθ‖/‖θ‖ of a step, median over the layers in the first samples", 0.1, 0.3,
+    origin="healthy trainings of the benchmark have 0.001 to 0.14 in their first steps; 1e-3 is the usual advice",
 )  # fmt: skip
 FIRST = Condition("first steps", 20, origin="weights that have blown up have small relative steps")
 
@@ -98,20 +103,26 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
 
 @run_rule("learning-rate-too-high", quantity=UPDATE_RATIO)
 def never_falls(evidence: RunEvidence) -> Iterator[Finding]:
-    """The loss has not fallen in 100 steps, and the first steps changed weights by more than a tenth. Severe."""
+    """The loss has not fallen in 100 steps, and the first steps changed weights by more than a tenth.
+
+    Severe from 0.3; a warning below, since a loss may fall more slowly than its noise shows.
+    """
     curve = evidence.loss
     sigma = noise(curve.series.values[: int(ENOUGH.at)])
     if len(curve.series) < ENOUGH.at or curve.has_learned or curve.start - curve.lowest > 3 * sigma:
         return
+    half = len(curve.series) // 2
+    if curve.start - curve.level(half) > 3 * OF_MEDIAN * sigma * math.sqrt(1 / 8 + 1 / half):
+        return
     layers = evidence.history.layers(UPDATE_RATIO)
     firsts = [_first(evidence.history.series(UPDATE_RATIO, layer)) for layer in layers]
-    middle = sorted(firsts)[len(firsts) // 2] if firsts else 0.0
-    if not LONG_STEPS.is_severe(middle):
+    middle = median(np.array(firsts)) if firsts else 0.0
+    if not LONG_STEPS.is_warning(middle):
         return
     lr = at(finite(evidence.history.series(LR)), evidence.step)
     yield Finding(
         rule="learning-rate-too-high",
-        severity="severe",
+        severity="severe" if LONG_STEPS.is_severe(middle) else "warning",
         basis="measured",
         summary=f"the loss has not fallen in {evidence.step} steps, and the first steps at lr {number(lr)} changed "
         f"weights by {number(middle)} of their size.",

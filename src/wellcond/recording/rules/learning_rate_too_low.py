@@ -1,6 +1,13 @@
 """learning-rate-too-low: steps so short that nothing is learned.
 
-Wrong: `ExponentialLR(optimizer, 0.97)` whose `step()` is called after every batch instead of every epoch.
+Wrong:
+    for inputs, targets in loader:
+        train_step(inputs, targets)
+        scheduler.step()  # ExponentialLR(optimizer, 0.97), after every batch
+Right:
+    for inputs, targets in loader:
+        train_step(inputs, targets)
+    scheduler.step()  # after every epoch
 """
 
 from __future__ import annotations

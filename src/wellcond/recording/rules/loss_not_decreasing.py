@@ -1,6 +1,10 @@
 """loss-not-decreasing: a loss that stands where it stood at the start.
 
-Wrong: labels that are shuffled apart from their inputs, a network whose output does not depend on its input.
+Wrong:
+    inputs = inputs[torch.randperm(n)]  # and the labels stay where they are
+Right:
+    order = torch.randperm(n)
+    inputs, labels = inputs[order], labels[order]
 """
 
 from __future__ import annotations

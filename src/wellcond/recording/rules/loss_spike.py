@@ -1,7 +1,12 @@
 """loss-spike: one batch whose loss is far above all others, and steps that recover from it.
 
-Wrong: a corrupt file, labels that are shifted in one batch, or inputs without normalization, with no limit on the
-gradient. Right: `nn.utils.clip_grad_norm_(model.parameters(), 1.0)`, and a look at the batch.
+Wrong:
+    loss.backward()  # of a batch with a corrupt file
+    optimizer.step()
+Right:
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and look at that batch
+    optimizer.step()
 """
 
 from __future__ import annotations

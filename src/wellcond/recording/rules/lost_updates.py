@@ -1,7 +1,14 @@
 """lost-updates: steps that are skipped, or smaller than the precision of the weights.
 
-Wrong: float16 with a layer whose gradient overflows at every scale. Right: bfloat16, or that layer in float32.
-Wrong: `model.to(torch.bfloat16)` and AdamW at 1e-5. Right: float32 weights, and `torch.autocast` for the passes.
+Wrong:
+    torch.autocast("cuda", torch.float16)  # where a gradient overflows at every scale
+Right:
+    torch.autocast("cuda", torch.bfloat16)  # or that layer in float32
+
+Wrong:
+    model.to(torch.bfloat16)  # and AdamW at 1e-5
+Right:
+    torch.autocast("cuda", torch.bfloat16)  # the weights stay in float32
 """
 
 from __future__ import annotations
@@ -14,11 +21,20 @@ import numpy as np
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
+from wellcond.recording.judging.held import unheld_layers
 from wellcond.recording.judging.layer_changes import around
-from wellcond.recording.judging.levels import finite, median
+from wellcond.recording.judging.levels import began, finite, last_before, median
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
-from wellcond.results.quantities import GRADIENT_NORM, LOSS_SCALE, LOST_UPDATES, SKIPPED_STEPS
+from wellcond.results.quantities import (
+    GRADIENT_NORM,
+    LOSS_SCALE,
+    LOST_UPDATES,
+    SKIPPED_STEPS,
+    UNHELD_SHARE,
+    UPDATE_RATIO,
+    WEIGHT_NORM,
+)
 from wellcond.results.text import named
 
 SCALE = Threshold(
@@ -38,6 +54,11 @@ ROUNDED = Threshold(
     "share of the weights in half precision with a gradient that a step leaves as they were", 0.75, 0.9,
     origin="perceptrons in bfloat16 that learn as fast as in float32 have 0.1 to 0.73 at first, those that do not 0.77 "
     "to 0.99",
+)  # fmt: skip
+SAME = Condition("samples with the same norms", 4, origin="one sample may repeat the one before by chance")
+MOVES = Condition(
+    "‖Δθ‖/‖θ‖ of a step that the norms would show", 1e-4,
+    origin="float32 has 6e-8 of a norm, which tens of such steps in any direction exceed",
 )  # fmt: skip
 SAMPLES = Condition("first samples of a share", 3, origin="their median is not that of a single step")
 
@@ -124,6 +145,58 @@ def steps_are_rounded_away(evidence: RunEvidence) -> Iterator[Finding]:
         remedy="model = model.float()  # and torch.autocast(dtype=torch.bfloat16) around the forward pass",
         step=int(shares.steps[0]),
     )
+
+
+@run_rule("lost-updates", quantity=WEIGHT_NORM)
+def steps_are_undone(evidence: RunEvidence) -> Iterator[Finding]:
+    """Steps change the weights, and before a later one every layer's norm is exactly what it was. Severe.
+
+    Four samples or more, and the loss has not fallen since: the weights are loaded again after every step.
+    """
+    norms = [finite(evidence.history.series(WEIGHT_NORM, layer)) for layer in evidence.history.layers(WEIGHT_NORM)]
+    whole, moves = (finite(evidence.history.series(name)) for name in (WEIGHT_NORM, UPDATE_RATIO))
+    if len(whole) < SAME.at:
+        return
+    start = max(last_before(each.values == each.values[-1]) if len(each) else 0 for each in (whole, *norms))
+    if len(whole) - start < SAME.at or median(moves.since(int(whole.steps[start])).values) < MOVES.at:
+        return
+    begin = began(whole, start)
+    if evidence.loss.has_fallen_since(int(whole.steps[start])):
+        return
+    change = median(moves.since(begin).values)
+    yield Finding(
+        rule="lost-updates",
+        severity="severe",
+        basis="measured",
+        summary=f"since step {begin} the weights are the same before every step, although each changes them by "
+        f"{number(change)} of their size: something puts them back.",
+        evidence={"‖Δθ‖/‖θ‖ of a step": change, "samples with the same weights": float(len(whole) - start)},
+        reason="Weights that are loaded or copied back after every step are where they were, however long the run is.",
+        remedy="# look for load_state_dict() or copy_() in the loop, and load weights once",
+        step=begin,
+    )
+
+
+@run_rule("lost-updates", quantity=UNHELD_SHARE)
+def parameters_are_replaced(evidence: RunEvidence) -> Iterator[Finding]:
+    """Weights with a gradient that the optimizer held before, and does not since a step. Severe.
+
+    The model has got new parameters, and the optimizer goes on with the old ones.
+    """
+    for each in unheld_layers(evidence):
+        if each.step > 1:
+            yield Finding(
+                rule="lost-updates",
+                layer=each.layer,
+                severity="severe",
+                basis="proven",
+                summary=f"since step {each.step} the optimizer does not hold {each.share:.0%} of the weights of "
+                f"{named(each.layer)}: no step moves them, although they have a gradient.",
+                evidence={"share of the layer's weights": each.share},
+                reason="The layer has got new parameters, and the optimizer goes on with those it was created with.",
+                remedy="# change weights in place, layer.weight.data.copy_(new), or make the optimizer again",
+                step=each.step,
+            )
 
 
 def _start_of_fall(scales: Series) -> int:

@@ -1,20 +1,38 @@
 """no-gradient: a layer that does not learn while others do.
 
-Wrong: `h = self.encoder(x).detach()`, or an optimizer that was made before a layer was added.
+Wrong:
+    features = self.encoder(x).detach()
+Right:
+    features = self.encoder(x)
+
+Wrong:
+    optimizer = torch.optim.Adam(model.parameters())
+    model.head = nn.Linear(64, 3)
+Right:
+    model.head = nn.Linear(64, 3)
+    optimizer = torch.optim.Adam(model.parameters())
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.reading import listed
 from wellcond.diagnosis.threshold import Condition
+from wellcond.recording.judging.held import unheld_layers
+from wellcond.recording.judging.levels import began, finite, last_before
 from wellcond.recording.judging.movement import Stillness, still_layers
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
-from wellcond.results.quantities import GRADIENT_NORM
+from wellcond.recording.judging.shares import severity_of
+from wellcond.results import number
+from wellcond.results.quantities import GRADIENT_NORM, UNHELD_SHARE
 from wellcond.results.text import named
 
 SAMPLES = Condition("samples in a row", 4, origin="a layer that is not used in every step is zero now and then")
+ALL_ZERO = Condition("samples in a row, of all layers", 3, origin="a batch without any example to learn from is rare")
 WHY = {
     "gradient": "its gradient is exactly zero",
     "update": "steps do not change it, although it has a gradient",
@@ -31,6 +49,58 @@ def no_gradient(evidence: RunEvidence) -> Iterator[Finding]:
     """
     for each in still_layers(evidence, int(SAMPLES.at)):
         yield _finding(each)
+
+
+@run_rule("no-gradient", quantity=GRADIENT_NORM)
+def nothing_learns(evidence: RunEvidence) -> Iterator[Finding]:
+    """The gradient of the whole network is exactly zero since a step, for three samples or more; the loss is not.
+
+    Severe. A loss of exactly zero, as of margins that all examples keep, has no gradient and is no fault.
+    """
+    series = finite(evidence.history.series(GRADIENT_NORM))
+    start = last_before(series.values == 0)
+    losses = evidence.loss.series
+    at_samples = losses.values[np.isin(losses.steps, series.steps[start:])]
+    if start == 0 or len(series) - start < ALL_ZERO.at or not len(at_samples) or np.any(at_samples == 0):
+        return
+    begin = began(series, start)
+    yield Finding(
+        rule="no-gradient",
+        severity="severe",
+        basis="proven",
+        summary=f"since step {begin} the gradient of every layer is exactly zero, and the loss is "
+        f"{number(evidence.loss.level())}: nothing learns.",
+        evidence={"samples": float(len(series) - start), "loss": evidence.loss.level()},
+        reason="Small gradients of a loss that is scaled down are rounded to zero in half precision; a loss that does "
+        "not depend on the weights has none.",
+        remedy="# look at the loss scale, at detach() or no_grad() around the loss, and for units that are all off",
+        step=begin,
+    )
+
+
+@run_rule("no-gradient", quantity=UNHELD_SHARE)
+def not_held(evidence: RunEvidence) -> Iterator[Finding]:
+    """Weights with a gradient that no optimizer of the recorder has held since the start.
+
+    Severe while the network does not learn; otherwise a warning. Layers that are fixed on purpose need
+    requires_grad_(False).
+    """
+    missing = [each for each in unheld_layers(evidence) if each.step == 1]
+    if missing:
+        names = [each.layer for each in missing]
+        yield Finding(
+            rule="no-gradient",
+            layer=names[0],
+            severity=severity_of(evidence, is_far=True),
+            basis="proven",
+            summary=f"the optimizer does not hold weights of {listed(names)}: no step moves them, although they have a "
+            "gradient.",
+            evidence={"layers": float(len(names)), "share of the layer's weights": missing[0].share},
+            reason="An optimizer moves the parameters it was created with, and none that were added or exchanged "
+            "since.",
+            remedy="# make the optimizer over model.parameters() once the model is complete",
+            step=1,
+        )
 
 
 def _finding(still: Stillness) -> Finding:

@@ -1,6 +1,9 @@
 """non-finite: a loss, a gradient or weights that become NaN or infinite.
 
-Wrong: `torch.log(p)` where `p` may be 0. Right: `torch.log(p.clamp_min(1e-8))`, or a loss of logits.
+Wrong:
+    loss = -torch.log(p).mean()  # p may be 0
+Right:
+    loss = -torch.log(p.clamp_min(1e-8)).mean()  # or a loss of logits
 """
 
 from __future__ import annotations
@@ -11,17 +14,20 @@ import numpy as np
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition
+from wellcond.recording.judging.levels import began, last_before
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results.quantities import (
     GRADIENT_NORM,
     LOSS_SCALE,
     SIGNAL_RMS,
+    STATISTICS_GAP,
     TRAINING_LOSS,
     WEIGHT_NORM,
 )
 from wellcond.results.text import named
 
 RECENT = Condition("latest losses that are looked at", 8, origin="one bad batch is followed by finite losses")
+SAMPLES = Condition("samples in a row", 2, origin="running averages never lose a NaN")
 WHAT = {SIGNAL_RMS: "outputs", WEIGHT_NORM: "weights", GRADIENT_NORM: "gradient"}
 
 
@@ -63,6 +69,37 @@ def non_finite(evidence: RunEvidence) -> Iterator[Finding]:
         step=begin,
         until=None if stays else last,
     )
+
+
+@run_rule("non-finite", quantity=STATISTICS_GAP)
+def statistics_are_not_finite(evidence: RunEvidence) -> Iterator[Finding]:
+    """Running statistics of a BatchNorm that are NaN or infinite, while the loss is finite. Severe.
+
+    Training does not show it, since batches are normalized by their own statistics.
+    """
+    losses = evidence.history.series(TRAINING_LOSS).values
+    if not np.isfinite(losses[-int(RECENT.at) :]).all() or _first(evidence, WEIGHT_NORM) is not None:
+        return  # then it is what comes before that makes them so
+    for layer in evidence.history.layers(STATISTICS_GAP):
+        series = evidence.history.series(STATISTICS_GAP, layer)
+        start = last_before(~np.isfinite(series.values))
+        if len(series) - start < SAMPLES.at:
+            continue
+        begin = began(series, start)
+        yield Finding(
+            rule="non-finite",
+            layer=layer,
+            severity="severe",
+            basis="proven",
+            summary=f"since step {begin} the running statistics of {named(layer)} are NaN or infinite, although the "
+            "loss is finite.",
+            evidence={"first": "running statistics", "samples": float(len(series) - start)},
+            reason="A batch that is not finite enters the running averages in its forward pass, also if its step is "
+            "skipped, and stays there. In evaluation every output is NaN.",
+            remedy="norm.reset_running_stats()  # then a few batches in training mode; and check batches before the "
+            "forward pass",
+            step=begin,
+        )
 
 
 def _first(evidence: RunEvidence, quantity: str) -> tuple[int, list[str]] | None:

@@ -1,6 +1,15 @@
 """overfitting: a validation loss that rises while the training loss falls.
 
-Wrong: training on for epochs after the validation loss was lowest, and using the last weights.
+Wrong:
+    for epoch in range(100):
+        train(model)
+    torch.save(model.state_dict(), "model.pt")  # the last weights
+Right:
+    for epoch in range(100):
+        train(model)
+        if (current := validate(model)) < lowest:
+            lowest = current
+            torch.save(model.state_dict(), "model.pt")  # the best weights
 """
 
 from __future__ import annotations

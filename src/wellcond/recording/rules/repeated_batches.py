@@ -1,6 +1,12 @@
 """repeated-batches: a loader that gives the same batches again and again.
 
-Wrong: `inputs, targets = next(iter(loader))` inside the loop: every call starts the loader anew.
+Wrong:
+    for step in range(1000):
+        inputs, targets = next(iter(loader))  # starts the loader anew
+Right:
+    for epoch in range(10):
+        for inputs, targets in loader:
+            train_step(inputs, targets)
 """
 
 from __future__ import annotations

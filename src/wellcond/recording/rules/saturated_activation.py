@@ -1,6 +1,9 @@
 """saturated-activation: tanhs and sigmoids that become flat while training goes on.
 
-Wrong: weights that grow without a limit, because of a rate that is too high or inputs that are not scaled.
+Wrong:
+    hidden = torch.tanh(self.fc(x))  # while nothing limits how far weights grow
+Right:
+    hidden = torch.tanh(self.norm(self.fc(x)))  # or a smaller rate, or scaled inputs
 """
 
 from __future__ import annotations

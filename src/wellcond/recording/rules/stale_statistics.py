@@ -1,6 +1,9 @@
 """stale-statistics: running statistics of a BatchNorm that are far from those of the batches.
 
-Wrong: `nn.BatchNorm2d(64, momentum=1e-4)`, or a BatchNorm left in evaluation mode while the layers before it learn.
+Wrong:
+    norm = nn.BatchNorm2d(64, momentum=1e-4)
+Right:
+    norm = nn.BatchNorm2d(64)  # 0.1, the weight of a new batch
 """
 
 from __future__ import annotations

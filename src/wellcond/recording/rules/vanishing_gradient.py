@@ -1,7 +1,9 @@
 """vanishing-gradient: a layer whose gradient fades while those of others do not, or never arrives.
 
-Wrong: gates or tanhs that training drives into saturation, a branch that the others take over from; twenty ReLU layers
-with torch's own initialization.
+Wrong:
+    h = torch.tanh(self.fc(h))  # in a stack of twenty
+Right:
+    h = h + torch.tanh(self.fc(self.norm(h)))
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """weight-decay-dominates: weights that shrink while the loss rises.
 
-Wrong: a weight decay that a schedule raises, or one that wins as soon as gradients are small.
+Wrong:
+    for group in optimizer.param_groups:
+        group["weight_decay"] *= 2  # after every epoch
+Right:
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 5e-4
 """
 
 from __future__ import annotations
@@ -31,6 +36,11 @@ MOST = Condition(
 )
 RAISED = Condition("learning rate / lowest before", 1.2, origin="a rate that is raised lifts the loss by itself")
 
+JUMP = Condition(
+    "height of the first losses of the rise / height now", 1.5,
+    origin="weights that shrink lift the loss little by little; a jump that comes back is of other data or terms",
+)  # fmt: skip
+
 BEGINS = 0.05
 """Share of the shrinking from which on it has begun."""
 
@@ -47,6 +57,7 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
         or not rise.is_lasting
         or not LOST.is_warning(rise.lost)
         or lr_ratio(evidence, rise.step) > RAISED.at
+        or rise.first - rise.lowest > JUMP.at * (rise.level - rise.lowest)
     ):
         return
     layers = evidence.history.layers(WEIGHT_NORM)

@@ -14,6 +14,7 @@ from wellcond.network.calling import tensors_in
 from wellcond.network.layers import called_modules, feature_dim, rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
 from wellcond.network.taps import tapped_from_outside
+from wellcond.recording.watching.layout import stacked
 from wellcond.recording.watching.readings import ToRows
 from wellcond.recording.watching.steps import Guard, is_capturing
 from wellcond.results import Row
@@ -97,8 +98,7 @@ class Outputs:
         def rows(values: list[float]) -> list[Row]:
             return [Row(step, *each, value, "") for each, value in zip(names, values, strict=True)]
 
-        first = self._numbers[0][2]
-        return torch.stack([number.to(first, non_blocking=True) for _, _, number in self._numbers]), rows
+        return stacked([number for _, _, number in self._numbers]), rows
 
     def _see_statistics(self, name: str, norm: _BatchNorm, x: Tensor) -> None:
         """Distance of a BatchNorm's running statistics from those of its input, in running standard deviations."""

@@ -81,8 +81,10 @@ class BackwardWatch:
         seen = self._passes.get(torch._C._current_graph_task_id())
         if seen is not None and not seen.adds:
             seen.adds = True
-            torch.autograd.Variable._execution_engine.queue_callback(
-                lambda: self._guard("backward passes", self._after_pass)
+            # twice, to come after the callback with which DDP averages the gradients
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(
+                lambda: engine.queue_callback(lambda: self._guard("backward passes", self._after_pass))
             )
 
     @torch.no_grad()

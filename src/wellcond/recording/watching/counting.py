@@ -47,13 +47,17 @@ class StepCount:
         self._is_lost = False
         """Whether steps of the optimizer have not been seen for too long."""
 
-    def loss_of_step(self, taken: int, value: Any) -> Any:
+    def loss_of_step(self, taken: int, value: Any, *, is_captured: bool = False) -> Any:
         """The loss of a step, or the mean of its micro-batches; `MORE` if there are others to come.
 
         Args:
             taken: Steps that the optimizer has taken so far.
             value: The loss of this call.
+            is_captured: Whether steps run as a CUDA graph: then every call is one, and none is skipped.
         """
+        if is_captured:
+            self.sees_steps = False
+            return value
         if taken == self._taken:
             if not self._is_lost and len(self._waiting) < self._patience:
                 self._waiting.append(value)

@@ -84,4 +84,12 @@ def norms_of(tensors: Sequence[Tensor]) -> Tensor:
     dense = [t.coalesce().values() if t.layout is torch.sparse_coo else t for t in tensors]
     is_narrow = any(t.dtype in (torch.float16, torch.bfloat16) for t in dense)
     norms = torch._foreach_norm(dense, 2, torch.float32) if is_narrow else torch._foreach_norm(dense)
-    return torch.stack([norm.to(norms[0], non_blocking=True) for norm in norms])
+    return stacked(norms)
+
+
+def stacked(numbers: Sequence[Tensor]) -> Tensor:
+    """(n,), numbers that may be on several devices."""
+    try:
+        return torch.stack(list(numbers))
+    except RuntimeError:  # looking at each one's device first would take longer than all the rest
+        return torch.stack([number.to(numbers[0], non_blocking=True) for number in numbers])

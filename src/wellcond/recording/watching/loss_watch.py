@@ -10,6 +10,8 @@ OUTSTANDING = 8.0
 """Mean deviations above the running mean from which on a loss is looked at at once."""
 FIRST_LOSSES = 20
 """Losses until the mean deviation is known."""
+ROUNDING = 1e-6
+"""Share of the running mean that a loss must be above it, whatever the deviation: losses that stay the same round."""
 REST = 0.02
 """Share of the steps so far for which no second alarm is raised."""
 
@@ -32,14 +34,16 @@ class LossWatch:
 
     def is_alarming(self, step: int, value: float) -> bool:
         """Whether the loss of a step stands out, and no alarm was raised just before."""
-        is_finite = math.isfinite(value)
-        distance = value - self._mean
-        stands_out = not is_finite or (self._seen >= FIRST_LOSSES and distance > OUTSTANDING * self._deviation)
-        if is_finite:
-            weight = max(AVERAGED, 1 / (self._seen + 1))
-            self._mean += weight * distance
-            self._deviation += weight * (abs(distance) - self._deviation) if self._seen else 0.0
-            self._seen += 1
+        if math.isfinite(value):
+            seen, mean, deviation = self._seen, self._mean, self._deviation
+            distance = value - mean
+            stands_out = seen >= FIRST_LOSSES and distance > OUTSTANDING * deviation + ROUNDING * abs(mean)
+            weight = AVERAGED if seen * AVERAGED >= 1 else 1 / (seen + 1)
+            self._mean = mean + weight * distance
+            self._deviation = deviation + weight * (abs(distance) - deviation) if seen else 0.0
+            self._seen = seen + 1
+        else:
+            stands_out = True
         if not stands_out or step < self._quiet_until:
             return False
         self._quiet_until = step + 1 + int(REST * step)

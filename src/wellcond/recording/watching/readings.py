@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ ToRows = Callable[[list[float]], Iterable[Row]]
 """Rows made of the numbers of a reading, once they are known."""
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """Numbers of one step, on their device.
 
     Attributes:
@@ -55,7 +54,9 @@ class Readings:
         readings, self._waiting = self._waiting, []
         if not readings:
             return self._arrived(wait=wait)
-        device = readings[0].values.device
+        # a tensor that is copied from a GPU to the CPU in the background could be read before it is there
+        devices = [each.values.device for each in readings]
+        device = next((each for each in devices if each.type == "cuda"), devices[0])
         flat = torch.cat([each.values.to(device, non_blocking=True).reshape(-1) for each in readings])
         if device.type != "cuda":
             return [*self._arrived(wait=True), *_rows(readings, flat.tolist())]

@@ -60,8 +60,7 @@ def sample_of(batch: Any) -> Tensor | None:
     tensor = first if isinstance(first, Tensor) else next(iter(tensors_in(first)), None)
     if tensor is None or tensor.layout is not torch.strided or not tensor.numel():
         return None
-    flat = tensor.detach().reshape(-1)
-    return flat[_places(flat.numel(), flat.device)]
+    return tensor.detach().take(_places(tensor.numel(), tensor.device))
 
 
 @functools.lru_cache(maxsize=8)

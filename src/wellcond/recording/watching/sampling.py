@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from wellcond.problem.ranks.team import Team
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.watching.activations import ActivationWatch
 from wellcond.recording.watching.backwards import BackwardWatch
@@ -36,6 +37,7 @@ class Sampling:
         calls_are_seen: Whether hooks see the calls of the model's layers; not if it is compiled.
         readings: Where numbers on a device go.
         mishaps: Guards the hooks.
+        team: The processes that hold parts of the parameters; None if this one holds all.
 
     Attributes:
         layout: Layers of the model.
@@ -51,14 +53,17 @@ class Sampling:
         calls_are_seen: bool,
         readings: Readings,
         mishaps: Mishaps,
+        team: Team | None = None,
     ) -> None:
         self.layout = Layout(model)
+        self._model = model
         self.depth: Depth = NOTHING
-        self.steps = [StepWatch(each, self.layout, mishaps.guard) for each in optimizers]
+        self.steps = [StepWatch(each, self.layout, mishaps.guard, team) for each in optimizers]
         self.backwards = BackwardWatch(self._parameters, self._scale, mishaps.guard)
         self.activations = ActivationWatch(model, mishaps.guard) if calls_are_seen else None
         self.has_scaler = scaler is not None
         self._scaler = scaler
+        self._are_parts = team is not None
         self._readings = readings
         self._last: dict[tuple[str, str], float] = {}
 
@@ -66,6 +71,11 @@ class Sampling:
     def optimizer_steps(self) -> int:
         """Steps that all optimizers have taken."""
         return sum([watch.steps for watch in self.steps])
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether steps run as a CUDA graph, whose replays call no hooks."""
+        return True in [watch.is_captured for watch in self.steps]
 
     @property
     def order(self) -> list[str]:
@@ -94,7 +104,7 @@ class Sampling:
         self.depth = depth
         for watch in self.steps:
             watch.want(gradients=depth != NOTHING, weights=depth == EVERYTHING)
-        if depth != NOTHING:
+        if depth != NOTHING and not self._are_parts:  # hooks do not see the gradients of parts
             self.backwards.begin()
         if depth == EVERYTHING and self.activations is not None:
             self.activations.begin()
@@ -131,7 +141,7 @@ class Sampling:
     @property
     def has_new_rates(self) -> bool:
         """Whether learning rates may have changed."""
-        return any(watch.has_new_rates for watch in self.steps)
+        return True in [watch.has_new_rates for watch in self.steps]
 
     def rates(self, step: int) -> list[Row]:
         """The largest learning rate of all groups in the step that was taken, if it has changed."""
@@ -144,8 +154,8 @@ class Sampling:
         return []
 
     def settings(self, step: int) -> list[Row]:
-        """Momentum, rates of layers where groups differ, and the loss scale; each if it has changed."""
-        rows: list[Row] = []
+        """Momentum, rates of layers where groups differ, weights not held, the loss scale; each if it has changed."""
+        rows = [] if self._are_parts else self._unheld(step)
         groups = [group for watch in self.steps for group in watch.optimizer.param_groups]
         momenta = [group["betas"][0] if "betas" in group else group.get("momentum", 0.0) for group in groups]
         if not any(isinstance(momentum, Tensor) for momentum in momenta):
@@ -160,6 +170,19 @@ class Sampling:
         if isinstance(scale, Tensor):
             self._readings.add(scale, lambda values: self._if_new(step, "", q.LOSS_SCALE, values[0], ""))
         return rows
+
+    def _unheld(self, step: int) -> list[Row]:
+        """Share of each layer's weights with a gradient that no optimizer holds; parameters may be replaced."""
+        held = {id(p) for watch in self.steps for group in watch.optimizer.param_groups for p in group["params"]}
+        sizes: dict[str, list[int]] = {}
+        for p in self._model.parameters():
+            if (layer := self.layout.layer_of(p)) and p.requires_grad and p.grad is not None:
+                size = sizes.setdefault(layer, [0, 0])
+                size[0] += p.numel() * (id(p) not in held)
+                size[1] += p.numel()
+        shares = {layer: missing / max(1, every) for layer, (missing, every) in sizes.items()}
+        known = [layer for layer, share in shares.items() if share or (layer, q.UNHELD_SHARE) in self._last]
+        return [row for layer in known for row in self._if_new(step, layer, q.UNHELD_SHARE, shares[layer], "")]
 
     def state_dict(self) -> dict[str, Any]:
         """Settings that were last recorded, and what is read of the coming step."""

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from wellcond.recording.watching.layout import Layout, norm_rows, norms_of
+from wellcond.problem.ranks.team import Team
+from wellcond.recording.watching.layout import Layout, norm_rows
 from wellcond.recording.watching.readings import ToRows
+from wellcond.recording.watching.shards import global_norms, norms_of_parts, own_part
 from wellcond.results import Row
 from wellcond.results import quantities as q
 from wellcond.training.optimizers import reads_only
@@ -21,6 +23,8 @@ MOST_COPIED = 2**25
 
 HALF = (torch.float16, torch.bfloat16)
 """Weights whose steps may be rounded away."""
+
+HAS_CUDA = torch.version.cuda is not None or torch.version.hip is not None
 
 Guard = Callable[[str, Callable[[], Any]], Any]
 """Calls a function of the part with this name, counts its time, and lets no error out into the training loop."""
@@ -49,11 +53,13 @@ class StepWatch:
         optimizer: The optimizer, whose step gets two hooks.
         layout: Layers of the model.
         guard: Around everything that a hook does.
+        team: The processes that hold parts of the parameters; None if this one holds all.
 
     Attributes:
         steps: Steps that the optimizer has taken.
         rates: Learning rates of its groups in the last one.
         has_new_rates: Whether they may be others than in the step before.
+        is_captured: Whether a step was captured as a CUDA graph, whose replays call no hooks.
         wants_gradients: Whether the gradients of the coming step are read.
         wants_weights: Whether its weights and updates are.
         gradients: Of the last step that was read.
@@ -61,16 +67,17 @@ class StepWatch:
         before: The parameters before the last step whose weights were read: each with its values.
     """
 
-    def __init__(self, optimizer: Optimizer, layout: Layout, guard: Guard) -> None:
+    def __init__(self, optimizer: Optimizer, layout: Layout, guard: Guard, team: Team | None = None) -> None:
         self.optimizer = optimizer
         self.steps = 0
         self.rates: list[Any] = []
         self.has_new_rates = False
+        self.is_captured = False
         self.wants_gradients = self.wants_weights = False
         self.gradients: Norms | None = None
         self.updates: Norms | None = None
         self.before: list[tuple[Tensor, Tensor]] = []
-        self._layout, self._guard = layout, guard
+        self._layout, self._guard, self._team = layout, guard, team
         self._next_layer = 0
         self._is_read = False
         self._handles = [
@@ -120,6 +127,8 @@ class StepWatch:
     @reads_only
     def _after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self.steps += 1
+        if HAS_CUDA and is_capturing():
+            self.is_captured = True
         if self.before and self.updates is None:
             self._guard("weights", self._read_update)
 
@@ -132,19 +141,20 @@ class StepWatch:
         if self.wants_gradients:
             moved = [p for p in params if p.grad is not None]
             if moved:
-                norms = norms_of([p.grad for p in moved if p.grad is not None])
+                norms = global_norms([p.grad for p in moved if p.grad is not None], self._team)
                 scale = getattr(self.optimizer, "grad_scale", None)  # a GradScaler's: a fused optimizer unscales itself
                 self.gradients = Norms(self._layers(moved), norms if scale is None else norms / scale.to(norms))
         if self.wants_weights:
-            self.before = [(p, p.detach().clone()) for p in self._in_turn(params)]
+            self.before = [(p, own_part(p.detach()).clone()) for p in self._in_turn(params)]
 
     @torch.no_grad()
     def _read_update(self) -> None:
         if is_capturing():
             return
         params, old = [p for p, _ in self.before], [values for _, values in self.before]
-        changes = norms_of(torch._foreach_sub([p.detach() for p in params], old))
-        self.updates = Norms(self._layers(params), torch.cat([norms_of(old), changes]), _lost_entries(self.before))
+        moved = torch._foreach_sub([own_part(p.detach()) for p in params], old)
+        norms = norms_of_parts([*old, *moved], [*params, *params], self._team)
+        self.updates = Norms(self._layers(params), norms, _lost_entries(self.before, self._team))
 
     def _layers(self, params: Sequence[Tensor]) -> list[str]:
         return [self._layout.layer_of(p) or "" for p in params]
@@ -167,13 +177,16 @@ class StepWatch:
         return chosen
 
 
-def _lost_entries(before: Sequence[tuple[Tensor, Tensor]]) -> Tensor | None:
-    counts = [
-        torch.stack([((p.grad != 0) & (p == old)).sum(), (p.grad != 0).sum()])
-        for p, old in before
-        if p.dtype in HALF and p.grad is not None and not p.grad.is_sparse
-    ]
-    return torch.stack(counts).sum(0) if counts else None
+def _lost_entries(before: Sequence[tuple[Tensor, Tensor]], team: Team | None) -> Tensor | None:
+    counts = []
+    for p, old in before:
+        if p.dtype in HALF and p.grad is not None and not p.grad.is_sparse:
+            has_gradient = own_part(p.grad) != 0
+            counts.append(torch.stack([(has_gradient & (own_part(p) == old)).sum(), has_gradient.sum()]))
+    if not counts:
+        return None
+    total = torch.stack(counts).sum(0)
+    return total if team is None else team.add([total], "norms")[0]
 
 
 def lost_reading(step: int, lost: Tensor) -> tuple[Tensor, ToRows]:
@@ -209,4 +222,4 @@ def update_reading(step: int, read: Sequence[Norms], is_whole: bool) -> tuple[Te
 
 def is_capturing() -> bool:
     """Whether a CUDA graph is being captured: what runs now would be part of it, and run at every replay."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return HAS_CUDA and torch.cuda.is_current_stream_capturing()
