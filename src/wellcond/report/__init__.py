@@ -5,7 +5,7 @@ Importing this package registers how each type of result is shown (`wellcond.res
 
 from wellcond.report import comparisons, races, run_text, text
 from wellcond.report.figures import activations, curves, landscape, rates, runs, spectra
-from wellcond.report.html import page
+from wellcond.report.html import notebook, page
 from wellcond.report.html.run import comparison_page
 from wellcond.report.html.run import page as run_page
 
@@ -15,6 +15,7 @@ __all__ = [
     "comparisons",
     "curves",
     "landscape",
+    "notebook",
     "page",
     "races",
     "rates",

@@ -9,21 +9,47 @@ from statistics import median
 from wellcond.diagnosis.finding import SEVERITIES
 from wellcond.recording.run import Run
 from wellcond.report.findings import by_layer, worst_of
+from wellcond.results import number
 from wellcond.results import quantities as q
 from wellcond.results.result import as_json
 
 SHARES = (q.DEAD_SHARE, q.SATURATED_SHARE)
-SHOWN = (q.GRADIENT_NORM, q.UPDATE_RATIO, q.SIGNAL_RMS, *SHARES)
-"""Quantities that tell a layer's health."""
+HEADINGS = {
+    q.GRADIENT_NORM: "gradient",
+    q.UPDATE_RATIO: "update/weight",
+    q.SIGNAL_RMS: "RMS",
+    q.DEAD_SHARE: "dead",
+    q.SATURATED_SHARE: "saturated",
+}
+"""Quantities that tell a layer's health, and their headings in a table."""
 
 
 def last_values(run: Run) -> dict[str, dict[str, float]]:
     """The last number of each quantity that tells a layer's health, by layer, in model order."""
     values: dict[str, dict[str, float]] = {layer: {} for layer in run.layers}
-    for name in SHOWN:
+    for name in HEADINGS:
         for layer in run.history.layers(name):
             values[layer][name] = float(run.history.series(name, layer).values[-1])
     return {layer: numbers for layer, numbers in values.items() if numbers}
+
+
+def health_table(run: Run, most: int) -> tuple[list[str], dict[str, list[str]]]:
+    """The headings, and the cells of the worst layers, by layer; both empty if there are no numbers.
+
+    Args:
+        run: Run as it is now.
+        most: Number of layers.
+    """
+    values = last_values(run)
+    names = [name for name in HEADINGS if any(name in numbers for numbers in values.values())]
+    cells = {layer: [_cell(name, values[layer]) for name in names] for layer in by_health(run)[:most]}
+    return [f"layers, worst of {len(values)}", *(HEADINGS[name] for name in names)] if values else [], cells
+
+
+def _cell(name: str, numbers: dict[str, float]) -> str:
+    if name not in numbers:
+        return ""
+    return f"{100 * numbers[name]:.0f} %" if name in SHARES and math.isfinite(numbers[name]) else number(numbers[name])
 
 
 def by_health(run: Run) -> list[str]:

@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.rule import RULES
 from wellcond.report.findings import Place, flat, place
+from wellcond.report.rule_sections import page
 from wellcond.report.text import headline
 from wellcond.results.result import as_json
 from wellcond.results.version import __version__
@@ -52,10 +54,11 @@ def sarif(
 
 
 def _described(name: str, explanation: str) -> dict[str, Any]:
-    """A rule; its first sentence is the short text."""
+    """A rule; its first sentence is the short text, and its page of the documentation the help."""
     text = explanation or name
     first = text.partition("\n\n")[0].replace("\n", " ")
-    return {"id": name, "shortDescription": {"text": first}, "fullDescription": {"text": text}, "help": {"text": text}}
+    about = {"text": text} | ({"markdown": page(name)} if name in RULES else {})
+    return {"id": name, "shortDescription": {"text": first}, "fullDescription": {"text": text}, "help": about}
 
 
 def _result(finding: Finding, rule: int, where: dict[str, Any], known: Collection[Place] | None) -> dict[str, Any]:

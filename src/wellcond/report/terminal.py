@@ -13,6 +13,7 @@ from wellcond.errors import MissingExtra
 from wellcond.report.bars import bar
 from wellcond.report.facts import facts
 from wellcond.report.findings import by_layer, worst, worst_of
+from wellcond.report.rule_sections import HEAD, Section
 from wellcond.report.runs import is_helped, sparklines, treatment_curves
 from wellcond.report.strips import strips
 from wellcond.report.table import READING, Pivot, excerpt, shown_columns
@@ -137,6 +138,29 @@ def show_treatment(treatment: Treatment, console: Console) -> None:
     if is_helped(treatment):
         console.print()
         show_code(treatment.code, console)
+
+
+def show_sections(name: str, parts: Sequence[Section], console: Console) -> None:
+    """Print what is to say of a rule, section by section."""
+    console.print(Text(name, style="bold"))
+    for part in parts:
+        if part.title:
+            console.print(Text(f"\n{part.title}", style="bold"))
+        if part.text:
+            console.print(Text(part.text))
+        for item in part.items:
+            bullet = Table.grid(padding=(0, 1))
+            bullet.add_row("-", Text(item))
+            console.print(bullet)
+        if part.code:
+            show_code(part.code, console)
+        if part.table:
+            table = new_table()
+            for head in HEAD:
+                table.add_column(head)
+            for row in part.table:
+                table.add_row(*map(Text, row))
+            console.print(table)
 
 
 def show_tree(tree: Node, console: Console) -> None:

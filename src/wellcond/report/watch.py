@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -15,7 +15,7 @@ from wellcond.recording.history import Series
 from wellcond.recording.run import Run
 from wellcond.report.bars import MOST_BLOCKS, bar
 from wellcond.report.findings import by_layer, worst, worst_of
-from wellcond.report.health import SHARES, by_health, last_values
+from wellcond.report.health import health_table
 from wellcond.report.manifests import progress_text, run_name
 from wellcond.report.strips import Strip
 from wellcond.report.terminal import SEVERITY_COLORS, TERMINAL_MARKS, new_table
@@ -29,14 +29,6 @@ TITLE = 12
 RATE_BAR = 24
 MOST_SHOWN = 6
 """Layers, and findings."""
-HEADINGS = {
-    q.GRADIENT_NORM: "gradient",
-    q.UPDATE_RATIO: "update/weight",
-    q.SIGNAL_RMS: "RMS",
-    q.DEAD_SHARE: "dead",
-    q.SATURATED_SHARE: "saturated",
-}
-"""Numbers of a layer, and their headings."""
 
 
 def frame(run: Run) -> RenderableType:
@@ -106,26 +98,20 @@ def _rate(run: Run) -> Iterator[Text]:
 
 
 def _layers(run: Run) -> Iterator[RenderableType]:
-    values = last_values(run)
-    if not values:
+    head, cells = health_table(run, MOST_SHOWN)
+    if not cells:
         return
-    columns = {name: title for name, title in HEADINGS.items() if any(name in each for each in values.values())}
+    first, *titles = head
     table = new_table()
-    table.add_column(f"layers, worst of {len(values)}", no_wrap=True)
-    for title in columns.values():
+    table.add_column(first, no_wrap=True)
+    for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     findings = by_layer(each for each in run.findings if each.until is None)
-    for layer in by_health(run)[:MOST_SHOWN]:
+    for layer, texts in cells.items():
         severity = worst_of(finding.severity for finding in findings.get(layer, ()))
         style = f"bold {SEVERITY_COLORS[severity]}" if severity else ""
-        table.add_row(Text(shortened(named(layer), 32), style), *(Text(_cell(name, values[layer])) for name in columns))
+        table.add_row(Text(shortened(named(layer), 32), style), *map(Text, texts))
     yield from (Text(""), table)
-
-
-def _cell(name: str, numbers: Mapping[str, float]) -> str:
-    if name not in numbers:
-        return ""
-    return f"{100 * numbers[name]:.0f} %" if name in SHARES and math.isfinite(numbers[name]) else number(numbers[name])
 
 
 def _findings(run: Run) -> Iterator[RenderableType]:

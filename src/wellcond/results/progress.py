@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import html
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
+from wellcond.results.cell_output import CellOutput, is_notebook
 from wellcond.results.result import Progress
+from wellcond.results.text import duration
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE = 0.5
 """Seconds after which a call shows a bar: one that ends earlier needs none."""
+BETWEEN = 0.2
+"""Seconds between two pictures of a bar in a notebook, each of which is sent to the browser."""
 _is_inside: ContextVar[bool] = ContextVar("_is_inside", default=False)
 """Whether a call is part of another one, which shows the progress of both."""
 
@@ -30,18 +36,16 @@ class Bar:
     """
 
     def __init__(self, console: Any = None, patience: float = PATIENCE) -> None:
-        self._console, self._begin = console, time.perf_counter() + patience
+        self._console, self._first = console, time.perf_counter()
+        self._begin = self._next = self._first + patience
         self._plan = ""
         self._bar: Any = None
         self._task: Any = None
 
     def __call__(self, what: str, share: float) -> None:
         """Show what is being done, and the share of all work that is done."""
-        if self._bar is None and time.perf_counter() >= self._begin:
-            self._start()
-        if self._bar is not None:
-            text = f"{self._plan}: {what}" if self._plan else what
-            self._bar.update(self._task, description=text, completed=share)
+        if time.perf_counter() >= self._begin:
+            self._show(f"{self._plan}: {what}" if self._plan else what, share)
 
     def plan(self, text: str) -> None:
         """Say in front of everything else what the whole call will take."""
@@ -51,6 +55,11 @@ class Bar:
         """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
+
+    def _show(self, text: str, share: float) -> None:
+        if self._bar is None:
+            self._start()
+        self._bar.update(self._task, description=text, completed=share)
 
     def _start(self) -> None:
         from rich.console import Console
@@ -64,9 +73,28 @@ class Bar:
         self._bar.start()
 
 
+class NotebookBar(Bar):
+    """A progress bar in the cell of a notebook, in plain HTML, which Jupyter, VS Code and Colab all show."""
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.show("", "")
+
+    def _show(self, text: str, share: float) -> None:
+        now = time.perf_counter()
+        if now < self._next:
+            return
+        self._next = now + BETWEEN
+        left = (now - self._first) * (1 - share) / share if share > 0 else math.inf
+        about = f"{share:.0%}" + (f", about {duration(left)} left" if 0 < left < math.inf else "")
+        progress = f'<progress max="1" value="{share:.3f}" style="vertical-align: middle"></progress>'
+        self._bar = self._bar or CellOutput()
+        self._bar.show(f"{progress} {about} <small>{html.escape(text)}</small>", f"{about} {text}")
+
+
 def bar() -> contextlib.closing[Bar]:
-    """A bar on standard error, which is gone at the end of a `with`."""
-    return contextlib.closing(Bar())
+    """A bar on standard error or in the cell of a notebook, which is gone at the end of a `with`."""
+    return contextlib.closing(NotebookBar() if is_notebook() else Bar())
 
 
 def announce(progress: Progress, steps: float, seconds: float, share: float = 0.0) -> None:
@@ -112,13 +140,8 @@ def _outermost() -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Whether standard error is a terminal, or the cell of a notebook, and rich is there to draw on it."""
-    shell = sys.modules.get("IPython")
-    kernel = None if shell is None else shell.get_ipython()
-    is_notebook = kernel is not None and type(kernel).__name__ == "ZMQInteractiveShell"
-    if not is_notebook and not sys.stderr.isatty():
-        return False
-    return _has_rich()
+    """Whether this is a notebook, or standard error a terminal with rich there to draw on it."""
+    return is_notebook() or (sys.stderr.isatty() and _has_rich())
 
 
 @functools.cache

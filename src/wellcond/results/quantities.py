@@ -118,6 +118,7 @@ HESSIAN: Final = MatrixQuantities.of("hessian", "the Hessian")
 LOSS: Final = quantity("loss")
 EXAMPLES: Final = quantity("examples", unit="examples")
 PARAMETERS: Final = quantity("parameters", unit="parameters")
+FLOPS: Final = quantity("flops", "FLOPs, forward", "operations")
 CONVOLUTIONS: Final = quantity("convolutions", unit="layers")
 GRADIENT_NORM: Final = quantity("gradient_norm", "‖∂L/∂θ‖")
 WEIGHT_NORM: Final = quantity("weight_norm", "‖θ‖")
@@ -210,6 +211,8 @@ UNCLEARED_GRADIENT: Final = quantity("uncleared_gradient", "‖old gradient‖/�
 """Norm of the gradient of earlier steps that a step's first backward pass is added to, over that of the new one."""
 ACCUMULATED: Final = quantity("accumulated", "backward passes of a step", "passes")
 LOSS_SCALE: Final = quantity("loss_scale")
+UNHELD_SHARE: Final = quantity("unheld_share")
+"""Share of a layer's weights with a gradient that no optimizer holds, where there are some."""
 SKIPPED_STEPS: Final = quantity("skipped_steps", unit="steps")
 """Steps in a row that the optimizer has not taken, as a GradScaler does where gradients are not finite."""
 STATISTICS_GAP: Final = quantity("statistics_gap", "distance of running from batch statistics")
@@ -329,6 +332,12 @@ LEAST_REACHABLE_LOSS: Final = quantity("least_reachable_loss")
 STANDARDIZED_LOSS: Final = quantity("standardized_loss")
 STANDARDIZED_GRADIENT_NORM: Final = quantity("standardized_gradient_norm")
 UNSTANDARDIZED_GRADIENT_NORM: Final = quantity("unstandardized_gradient_norm")
+ROUNDING_ERROR: Final = quantity("rounding_error")
+"""Distance of a layer's output from that in float32, over what differs between the examples."""
+GRADIENT_ROUNDING_ERROR: Final = quantity("gradient_rounding_error")
+"""Distance of the gradient in the precision of training from that in float32, relative to it."""
+GRADIENT_UNDERFLOW: Final = quantity("gradient_underflow")
+"""Share of the entries of the gradient that are zero in the precision of training, of those that are not in float32."""
 LOST_UPDATES: Final = quantity("lost_updates")
 """Share of the weights with a gradient that the trial's first steps leave as they were."""
 TRIAL_LOSS: Final = quantity("trial_loss")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import html
 import io
 import json
 import math
@@ -170,15 +168,8 @@ class Result(ABC):
         return write_atomically(target, text.encode())
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: by default the text, and the figure if there is one and matplotlib is installed."""
-        if is_rendered("fragment", type(self)):
-            return str(rendered("fragment", self))
-        text = f"<pre>{html.escape(str(self))}</pre>"
-        try:
-            image = base64.b64encode(picture(self.figure(), dpi=90)).decode()
-        except (OutputError, MissingExtra):
-            return text
-        return f'{text}\n<img alt="{type(self).__name__}" src="data:image/png;base64,{image}">'
+        """HTML for notebooks: the text and the figure, or what is registered for this type of result."""
+        return str(rendered("fragment", self))
 
     def _csv(self) -> str:
         text = io.StringIO()

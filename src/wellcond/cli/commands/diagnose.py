@@ -14,18 +14,17 @@ from rich.text import Text
 
 from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Output, OutWithSarif, as_usage_errors
 from wellcond.cli.target import source_of
-from wellcond.diagnosis.causes import CAUSES
 from wellcond.diagnosis.diagnose import diagnose as measure
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import check_known
 from wellcond.diagnosis.rule import RULES, explanation
 from wellcond.recording import rules as run_rules  # noqa: F401  registers them
-from wellcond.recording.judging.run_rule import RUN_RULES, run_explanation
-from wellcond.remedies.remedy import REMEDIES
+from wellcond.recording.judging.run_rule import RUN_RULES
 from wellcond.report.findings import Place, flat, place, read_baseline, worst_of
+from wellcond.report.rule_sections import sections
 from wellcond.report.sarif import sarif
-from wellcond.report.terminal import SEVERITY_COLORS, new_console, new_table, show_diagnosis
+from wellcond.report.terminal import SEVERITY_COLORS, new_console, new_table, show_diagnosis, show_sections
 from wellcond.report.text import headline
 
 FIRST = "inspection"
@@ -59,7 +58,8 @@ def diagnose(
         typer.Option(metavar="OLD.json", help="Earlier result, whose findings do not count for the exit code."),
     ] = None,
     explain: Annotated[
-        str | None, typer.Option(metavar="RULE", help="Print what a rule looks for and why, and stop.")
+        str | None,
+        typer.Option(metavar="RULE", help="Print the page of a rule: wrong and right code, what to do, why; and stop."),
     ] = None,
     list_rules: Annotated[bool, typer.Option("--list-rules", help="Print all rules, and stop.")] = False,
     out: OutWithSarif = None,
@@ -94,7 +94,7 @@ def diagnose(
     with as_usage_errors():
         check_known([*(select or ()), *(ignore or ()), *([] if explain is None or explain in RUN_RULES else [explain])])
     if explain is not None:
-        show_rule(explain, new_console())
+        show_sections(explain, sections(explain), new_console())
         return
     if target is None:
         raise typer.BadParameter("name FILE.py:FUNCTION, as in train.py:build; --list-rules and --explain need none.")
@@ -118,6 +118,10 @@ def diagnose(
     uri, line = source_of(target)
     as_sarif = functools.partial(sarif, diagnosis.findings, rules, uri, line=line, known=known)
     output.finish(diagnosis, lambda console: show_diagnosis(diagnosis, console), as_sarif)
+    if diagnosis.findings:
+        output.console.print(
+            Text(f"all about a finding: wellcond diagnose --explain {diagnosis.findings[0].rule}", "dim")
+        )
     if known is not None:
         new = [headline(each) for each in flat(diagnosis.findings) if place(each) not in known]
         output.console.print(Text(f"new since {baseline}: {', '.join(new) or 'nothing'}"), soft_wrap=True)
@@ -145,33 +149,14 @@ def _budget(text: str) -> Literal["fast", "full"] | float:
         raise typer.BadParameter(f"--budget is {text!r}; write fast, full or a number of seconds.") from None
 
 
-def show_rule(name: str, console: Console) -> None:
-    """Print what a rule looks for, also in a recorded run, what it explains, and what helps."""
-    paragraphs = _about(name).split("\n\n")
-    console.print(Text(name, style="bold"))
-    # the terminal wraps lines itself: those of a docstring have another width
-    console.print(Text("\n\n".join(" ".join(each.split()) for each in paragraphs)))
-    explains = sorted(CAUSES.get(name, ()))
-    if explains:
-        console.print(Text(f"\nIt explains {', '.join(explains)}.", style="dim"))
-    remedies = [remedy.name for remedy in REMEDIES.values() if name in remedy.rules]
-    if remedies:
-        console.print(Text(f"\nwellcond treat tries {', '.join(remedies)} for it.", style="dim"))
-
-
-def _about(name: str) -> str:
-    """What a rule looks for in a diagnosis, in a recorded run, or in both."""
-    parts = [explanation(name)] if name in RULES else []
-    return "\n\n".join([*parts, *([f"In a recorded run: {run_explanation(name)}"] if name in RUN_RULES else [])])
-
-
 def show_rules(console: Console) -> None:
     """Print all rules with a sentence each."""
     table = new_table(show_header=False)
     table.add_column("", style="bold", no_wrap=True)
     table.add_column("", ratio=1)
     for name in sorted(RULES | RUN_RULES):
-        table.add_row(name, Text(_about(name).partition("\n\n")[0].replace("\n", " ")))
+        where = "" if name in RULES else "In a recorded run: "
+        table.add_row(name, Text(where + sections(name)[0].text.partition("\n\n")[0].replace("\n", " ")))
     console.print(table)
 
 

@@ -48,10 +48,10 @@ def new_figure(width: float, height: float) -> Figure:
         MissingExtra: matplotlib is not installed.
     """
     try:
-        from matplotlib.figure import Figure
+        from wellcond.report.figures.shown import ShownFigure
     except ImportError as error:
         raise MissingExtra("matplotlib", "plots") from error
-    return Figure(figsize=(width, height), layout="constrained")
+    return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def bare_axes(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
@@ -170,7 +170,7 @@ class LogScale:
         axes.set_ylim(*(_power(exponent) for exponent in axis["range"]))
 
     def axis(self) -> dict[str, Any]:
-        """The y axis as plotly writes it, with decades as ticks and the range in exponents of 10."""
+        """The y axis of a page, with decades as ticks and the range in exponents of 10."""
         stride = math.ceil((self.high - self.low + 1) / MOST_TICKS)
         exponents = range(self.low, self.high + 1, stride)
         values = [_power(e) for e in exponents]

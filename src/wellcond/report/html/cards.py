@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from wellcond.diagnosis.finding import SEVERITIES, Basis, Finding, Severity
+from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
 from wellcond.report.findings import flat, worst
+from wellcond.report.rule_sections import BASIS_MEANINGS, MISTAKES, Section, sections
 from wellcond.report.strips import Strip, strips
 from wellcond.report.text import headline, is_quoted, numbers
 from wellcond.report.tree import Node, folded, is_short, run_text
@@ -20,12 +21,6 @@ SOUND = "sound"
 """CSS class of modules and networks without a finding."""
 BAR, NARROWEST = 46, 180
 """Largest width of a bar with its gap, and smallest of a plot, in pixels."""
-BASIS_MEANINGS: dict[Basis, str] = {
-    "proven": "it follows from the code or the data",
-    "tried": "a run of a copy showed it",
-    "measured": "a number lies beyond a threshold",
-}
-"""What a finding's basis means."""
 MARKS = {"severe": "✗", "warning": "!", "note": "i", SOUND: "✓"}
 
 
@@ -106,7 +101,22 @@ def _card(finding: Finding, identity: str, *, with_summary: bool) -> str:
             for each in finding.consequences
         )
         parts.append(f'<div class="explains"><strong>This explains</strong><ul>{entries}</ul></div>')
+    parts.append(_about(finding.rule))
     return f'<article class="finding {finding.severity}" id="{identity}">{"".join(parts)}</article>'
+
+
+def _about(rule: str) -> str:
+    """The first words of a rule's page, folded: what is wrong, wrong and right code, and where to read the rest."""
+    first, *others = sections(rule) or [Section("")]
+    code = next((each.code for each in others if each.title == MISTAKES), "")
+    if not code:
+        return ""  # a rule of the user's own
+    paragraphs = "".join(f"<p>{escape(each)}</p>" for each in first.text.split("\n\n"))
+    more = f"<p>What it looks for, thresholds, causes: <code>wellcond diagnose --explain {escape(rule)}</code></p>"
+    return (
+        f'<details class="about"><summary>About {escape(rule)}</summary>{paragraphs}<pre>{escape(code)}</pre>{more}'
+        "</details>"
+    )
 
 
 def _numbers(finding: Finding) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from wellcond.errors import MissingExtra
 from wellcond.report.html.plots import Plot
 
 STYLES = ("page.css", "cards.css")
@@ -26,15 +25,9 @@ def placed(drawn: Mapping[str, Plot], plots: dict[str, Plot]) -> str:
 
 
 def document(title: str, body: str, plots: Mapping[str, Plot]) -> str:
-    """The whole file, with everything that plotly needs to draw its plots."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise MissingExtra("plotly", "report") from error
-    data = (
-        f'<script>{get_plotlyjs()}</script>\n<script type="application/json" id="figures">{json_text(plots)}</script>'
-    )
-    return bare_document(title, body, data=data, scripts=("page.js",))
+    """The whole file, with its plots and the script that draws them."""
+    data = f'<script type="application/json" id="figures">{json_text(plots)}</script>'
+    return bare_document(title, body, data=data, scripts=("plot.js", "page.js"))
 
 
 def bare_document(

@@ -18,7 +18,6 @@ from wellcond.report.html.document import document, placed
 from wellcond.report.html.plots import SERIES_COLORS, Plot, panels, training_plot
 from wellcond.report.runs import is_helped, treatment_curves, trial_curves
 from wellcond.report.table import ALL_COLUMNS, READING, Pivot, shown_columns
-from wellcond.report.text import numbers_text
 from wellcond.report.tree import model_tree
 from wellcond.results import Row, number
 from wellcond.results.rendering import renders
@@ -31,13 +30,13 @@ TALL = 40
 
 @renders("page", Diagnosis)
 def diagnosis_page(diagnosis: Diagnosis) -> str:
-    """The page of one network; needs plotly."""
+    """The page of one network."""
     return page({diagnosis.about["model"]: diagnosis})
 
 
 @renders("page", Treatment)
 def treatment_page(treatment: Treatment) -> str:
-    """The page of remedies alone; needs plotly."""
+    """The page of remedies alone."""
     plots: dict[str, Plot] = {}
     return document("What helps", f"<h1>What helps</h1>{_treatment(treatment, plots)}", plots)
 
@@ -61,9 +60,6 @@ def page(
 
     Returns:
         The text of the file.
-
-    Raises:
-        MissingExtra: plotly is not installed.
     """
     series = {name: [*diagnosis.rows(), *(rows or {}).get(name, ())] for name, diagnosis in diagnoses.items()}
     title = title or f"Diagnosis of {' and '.join(diagnoses)}"
@@ -72,7 +68,9 @@ def page(
     if treatment is not None:
         body += ["<h2>What helps</h2>", _treatment(treatment, plots)]
     body.append(_trials(diagnoses, plots))
-    body += ["<h2>Numbers</h2>", f'<p class="note">{READING}</p>', _failed(diagnoses), _facts(series)]
+    body += ["<h2>Numbers</h2>", _failed(diagnoses), _facts(series)]
+    body.append('<details class="expert"><summary>Layer by layer<small>for those who know Σx and κ</small></summary>')
+    body.append(f'<p class="note">{READING}</p>')
     for panel in panels(series, densities):
         body += [f"<h2>{panel.heading}</h2>", placed(panel.plots, plots), f'<p class="note">{panel.note}</p>']
     body += [
@@ -89,23 +87,9 @@ def page(
     left_out = _reasons({name: diagnosis.left_out for name, diagnosis in diagnoses.items()})
     if left_out:
         body += ["<h2>Left out</h2>", _definitions(left_out)]
+    body.append("</details>")
     body += ["<h2>How it was measured</h2>", _about(diagnoses), _prices(diagnoses)]
     return document(title, "\n".join(body), plots)
-
-
-@renders("fragment", Diagnosis)
-def fragment(diagnosis: Diagnosis) -> str:
-    """HTML for a notebook: the same order, with the numbers folded away and no script."""
-    key = diagnosis.assessment()
-    parts = [cards.verdict_card(key, diagnosis.findings, key=key), cards.finding_cards(diagnosis.findings, key)]
-    if diagnosis.findings:
-        parts.append(_tree(diagnosis, key))
-    parts.append(f"<details><summary>Numbers</summary><pre>{html.escape(numbers_text(diagnosis))}</pre></details>")
-    # nested, so that nothing else in the notebook looks different
-    own = "color-scheme: light dark; background: Canvas; color: CanvasText; padding: .5rem; .copy { display: none; }"
-    own += " pre { font-family: ui-monospace, Menlo, Consolas, monospace; }"
-    style = f"<style>.wellcond {{ {own} {cards.style()} }}</style>"
-    return f'{style}<div class="wellcond">{"".join(parts)}</div>'
 
 
 def _explained(diagnoses: Mapping[str, Diagnosis]) -> Iterator[str]:

@@ -1,11 +1,10 @@
-"""Interactive plots as plain plotly figures (`data` and `layout`), below headings that say which direction is good.
+"""What the plots of a page show (`data` and `layout`, drawn by plot.js), below headings that say which way is good.
 
-Colors are names of CSS variables; the page puts in those of its light or dark theme.
+Colors are names of CSS variables, which have the values of a light or dark theme.
 """
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,7 +100,7 @@ def magnitude_plot(pivots: Mapping[str, Pivot], matrix: str) -> Plot:
     scale = LogScale.of(value for column in columns.values() for value in column.values())
     data = []
     for i, (name, column) in enumerate(columns.items()):
-        data += _line(name, column, scale, f"series-{i % SERIES_COLORS}", f"λmax({matrix})", lane=i)
+        data += _line(name, column, scale, f"series-{i % SERIES_COLORS}", lane=i)
     return {"data": data, "layout": _layout(_layer_axis(layers), f"λmax of {matrix}", scale, len(pivots) > 1)}
 
 
@@ -114,7 +113,7 @@ def kappa_plot(pivot: Pivot, matrix: str, scale: LogScale) -> Plot:
         title = f"κ{share:.0%}"
         # κ_p grows with p: the outermost lane belongs to the largest
         lane = len(names.kappa) - 1 - i
-        data += _line(title, pivot.column(quantity), scale, f"share-{i}", f"{title}({matrix})", lane)
+        data += _line(title, pivot.column(quantity), scale, f"share-{i}", lane)
     return {"data": data, "layout": _layout(_layer_axis(layers), f"κ of {matrix}", scale, True)}
 
 
@@ -134,10 +133,9 @@ def neurons_plot(pivot: Pivot) -> Plot:
             {
                 "type": "bar",
                 "name": word,
-                "x": [_label(layer) for layer in counts],
+                "x": list(counts),
                 "y": [100 * count / max(units[layer], 1.0) for layer, count in counts.items()],
                 "customdata": [f"{count:.0f} of {units[layer]:.0f} units {word}" for layer, count in counts.items()],
-                "hovertemplate": "%{customdata}<extra></extra>",
                 "marker": {"color": color},
             }
         )
@@ -157,9 +155,8 @@ def density_plot(density: Density, color: int) -> Plot:
     if not all(map(math.isfinite, [*places, *heights])) or peak <= 0:
         return {"data": [], "layout": layout | {"annotations": [_note("NaN: the Hessian overflows the model's dtype")]}}
     line = _curve("", places, [max(height, peak * 1e-7) for height in heights], color)
-    line |= {"hovertemplate": "λ = %{x:.3g}<br>density %{y:.2g} per unit of λ<extra></extra>"}
     layout["yaxis"] |= LogScale.of([peak * 1e-6, peak]).axis()
-    return {"data": [line], "layout": layout | {"hovermode": "closest"}}
+    return {"data": [line], "layout": layout}
 
 
 def training_plot(curves: Mapping[str, Curve]) -> Plot:
@@ -167,7 +164,7 @@ def training_plot(curves: Mapping[str, Curve]) -> Plot:
     data = []
     for i, (name, (steps, losses)) in enumerate(curves.items()):
         heights = [None if math.isnan(loss) else loss for loss in losses]
-        data.append(_curve(name, steps, heights, i) | {"hovertemplate": "loss %{y:.4g}"})
+        data.append(_curve(name, steps, heights, i))
     layout = _layout({"title": {"text": "training step"}}, "training loss", None, len(curves) > 1)
     known = [[loss for loss in losses if not math.isnan(loss)] for _, losses in curves.values()]
     begin, top = (max((pick(losses) for losses in known if losses), default=0.0) for pick in (itemgetter(0), max))
@@ -179,20 +176,18 @@ def training_plot(curves: Mapping[str, Curve]) -> Plot:
 
 def _curve(name: str, places: Sequence[float], heights: Sequence[float | None], color: int) -> Plot:
     line = {"color": f"series-{color % SERIES_COLORS}", "width": 2}
-    return {"type": "scatter", "mode": "lines", "name": _label(name), "x": places, "y": heights, "line": line}
+    return {"type": "scatter", "mode": "lines", "name": name, "x": places, "y": heights, "line": line}
 
 
-def _line(name: str, column: Mapping[str, float], scale: LogScale, color: str, quantity: str, lane: int) -> list[Plot]:
+def _line(name: str, column: Mapping[str, float], scale: LogScale, color: str, lane: int) -> list[Plot]:
     """A line through the values, and triangles where they are zero or infinite: never dropped."""
     line = {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": _label(name),
-        "legendgroup": _label(name),
-        "x": [_label(layer) for layer in column],
+        "name": name,
+        "x": list(column),
         "y": [value if scale.is_finite(value) else None for value in column.values()],
         "customdata": [number(value) for value in column.values()],
-        "hovertemplate": quantity + " = %{customdata}",
         "line": {"color": color, "width": 2},
         "marker": {"color": color, "size": 6},
     }
@@ -203,7 +198,7 @@ def _line(name: str, column: Mapping[str, float], scale: LogScale, color: str, q
     marks = line | {
         "mode": "markers",
         "showlegend": False,
-        "x": [_label(layer) for layer in off],
+        "x": list(off),
         "y": [scale.place(value, lane) for value in off.values()],
         "customdata": [number(value) for value in off.values()],
         "marker": {"color": color, "size": 8, "symbol": symbols},
@@ -216,40 +211,21 @@ def _layer_axis(layers: Sequence[str]) -> Plot:
     stride = -(-len(layers) // MOST_LAYER_TICKS) or 1
     return {
         "type": "category",
-        "categoryorder": "array",
-        "categoryarray": [_label(layer) for layer in layers],
-        "range": [-0.5, len(layers) - 0.5],
-        "tickmode": "array",
+        "categoryarray": list(layers),
         "tickvals": list(range(0, len(layers), stride)),
-        "ticktext": [_label(shortened(layer, 22)) for layer in layers[::stride]],
+        "ticktext": [shortened(layer, 22) for layer in layers[::stride]],
         "title": {"text": "layer"},
     }
 
 
 def _layout(x_axis: Plot, y_title: str, scale: LogScale | None, legend: bool) -> Plot:
-    lines = {"gridcolor": "rule", "linecolor": "rule", "zerolinecolor": "rule", "automargin": True}
     return {
-        "xaxis": lines | {"showgrid": False} | x_axis,
-        "yaxis": lines | {"title": {"text": y_title}} | (scale.axis() if scale else {}),
+        "xaxis": x_axis,
+        "yaxis": {"title": {"text": y_title}} | (scale.axis() if scale else {}),
         "showlegend": legend,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        "hovermode": "x unified",
-        "hoverlabel": {"bgcolor": "paper", "bordercolor": "rule", "font": {"color": "ink"}},
-        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "ink"},
-        "margin": {"l": 64, "r": 12, "t": 36, "b": 48},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "muted", "activecolor": "ink"},
-        "height": 340,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
     }
 
 
 def _note(text: str) -> Plot:
     """A sentence in the middle of a plot that has nothing to draw."""
-    middle = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
-    return middle | {"text": text, "font": {"color": "muted"}}
-
-
-def _label(text: str) -> str:
-    """Plotly reads some HTML in labels; a layer's name is shown as it is."""
-    return html.escape(text, quote=False)
+    return {"text": text}

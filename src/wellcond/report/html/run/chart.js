@@ -3,9 +3,9 @@
 /*
 Line charts and heat maps over training steps, on canvas.
 
-Why not plotly, which the pages of a diagnosis use: its 4.8 MB would be most of this file and are parsed before anything
-is drawn, and one figure per layer, two thousand of them, would hold the browser up. Two kinds of charts are needed here;
-they draw themselves when they come into view and share one range of steps, so that all of them show the same part of a run.
+One figure per layer, two thousand of them, would hold the browser up as SVG, which the pages of a diagnosis use. Two
+kinds of charts are needed here; they draw themselves when they come into view and share one range of steps, so that all
+of them show the same part of a run.
 
 A chart is drawn from its data alone, at the size of its host and the resolution of the screen. Colors are CSS variables
 of the page. It can be read by pointer, touch and keyboard (arrows), and says the same to a screen reader.
@@ -13,7 +13,12 @@ of the page. It can be read by pointer, touch and keyboard (arrows), and says th
 
 const STYLE_HOST = document.querySelector("main");
 const byId = (id) => document.getElementById(id);
-const tone = (name) => getComputedStyle(STYLE_HOST).getPropertyValue("--" + name).trim() || name;
+const swatch = STYLE_HOST.appendChild(document.createElement("i")); // has the color that a variable stands for
+swatch.hidden = true;
+const tone = (name) => {
+  swatch.style.color = `var(--${name}, ${name})`;
+  return getComputedStyle(swatch).color;
+};
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 const LOG_FROM = 30; // positive values that span more than this factor get a logarithmic axis
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -115,11 +114,6 @@ def network_charts(history: History) -> Iterator[tuple[str, list[Line]]]:
                 for each, color, dash in zip(names, (FIRST, SECOND), (None, DASHED), strict=False)
             ],
         )
-
-
-def last_drawn(lines: Iterable[Line]) -> int:
-    """The last step of some lines; 0 if they are empty."""
-    return max(chain.from_iterable(each["steps"][-1:] for each in lines), default=0)
 
 
 def _numbers(values: Iterable[float]) -> list[float | None]:

@@ -171,9 +171,9 @@ class HeatMap extends Chart {
   }
 }
 
-/** A CSS color, `#rrggbb`, as a little-endian pixel. */
+/** A computed CSS color, `rgb(…)`, as a little-endian pixel. */
 function packed(color) {
-  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+  const [red, green, blue] = color.match(/\d+/g).map(Number);
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
