@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.evening.packing import MIB, pack
 from benchmarks.evening.plan import Plan, Planned
-from wellcond.training.launching.processes import Processes
+from wellcond.treatment.launching.processes import Processes
 from wellcond_papers.experiments.reproduce import NamedMeasure, missing_data
 from wellcond_papers.experiments.running.store import Ended
 from wellcond_papers.experiments.running.task import Task

@@ -63,7 +63,7 @@ class Plan:
         path = self.rows / f"{entry.name}-{entry.scale}.json"
         cells = entry.cells()
         missing = {cell.key for cell in (read_rows(path).missing if path.exists() else cells)}
-        known = self._records(entry, device)
+        known = [] if entry.timed_with else self._records(entry, device)
         declared = 60 * entry.minutes * entry.sharing / max(len(cells), 1)
         left = [Planned(entry, cell, _seconds(cell, known) or declared) for cell in cells if cell.key in missing]
         return sorted(left, key=lambda each: (not self._has_checkpoint(each), -each.seconds))

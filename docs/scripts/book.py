@@ -31,6 +31,7 @@ from departures import departures
 BOOK = Path(__file__).resolve().parents[1] / "reproduction"
 ROWS = BOOK / "rows"
 PICTURES = BOOK / "pictures"
+REVIEWS = Path(__file__).parent / "reviews"
 README = BOOK.parents[1] / "README.md"
 SOURCES = {
     "huang2020": "Layer-wise conditioning analysis in exploring the learning dynamics of DNNs",
@@ -91,6 +92,7 @@ def section(name: str) -> str:
     for scale, run in scales.items():
         minutes = sum(record.seconds for record in run.table) / 60
         count = f"{len(run.table)} of {len(run.table) + len(run.missing)}" if run.missing else f"{len(run.table)}"
+        lines.append(f'<a id="{name}-{scale}"></a>')
         lines.append(
             f"**{scale} scale: {mark(run.verdict())}** ({count} runs on {run.made_with['device']}, "
             f"several at once, {minutes:.1f} minutes added up; "
@@ -149,9 +151,14 @@ def _cell(text: str) -> str:
 
 
 def page(source: str) -> str:
-    """All figures and tables of a source."""
+    """What held and what did not, in short, then all figures and tables of a source."""
     own = [name for name in names() if name.startswith(source)]
-    return "\n\n".join([f"# {source}: {SOURCES[source]}", *map(section, own)]) + "\n"
+    return "\n\n".join([f"# {source}: {SOURCES[source]}", review(source), *map(section, own)]) + "\n"
+
+
+def review(source: str) -> str:
+    """The written opening of a page; `quotes` says how its numbers are quoted."""
+    return (REVIEWS / f"{source}.md").read_text(encoding="utf-8").strip()
 
 
 def summary() -> str:

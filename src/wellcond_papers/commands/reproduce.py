@@ -18,7 +18,7 @@ from wellcond.cli.output import INTERRUPTED, AsJson, Output
 from wellcond.errors import DataNotFound
 from wellcond.report.terminal import new_table
 from wellcond.results import Progress
-from wellcond.training.launching.by_name import LauncherName, launcher_of
+from wellcond.treatment.launching.by_name import LauncherName, launcher_of
 from wellcond_papers.data.download import download
 from wellcond_papers.data.locate import PUBLISHED, data_root
 from wellcond_papers.experiments import catalog as catalog

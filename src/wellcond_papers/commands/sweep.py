@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from wellcond.cli.output import AsJson, Output
-from wellcond.training.launching.by_name import launcher_of
+from wellcond.treatment.launching.by_name import launcher_of
 from wellcond_papers.commands.reproduce import Address, Data, Device, Gpus, LauncherOption, Workers, running
 from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.sweep import sweep as run

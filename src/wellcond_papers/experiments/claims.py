@@ -127,8 +127,8 @@ def judged(cases: Iterable[bool | None], measured: str) -> Outcome:
 def is_greater(ours: Sequence[float], theirs: Sequence[float], *, at_least: float = 0.0) -> bool | None:
     """Whether one mean over seeds is greater than another; None if they are too close to tell.
 
-    They must differ by more than the standard error of their difference, √(s²/n + s'²/n'), and by more than `at_least`,
-    which alone decides between two single runs: their spread is not known.
+    They must differ by more than the spread over seeds, the standard deviation √((s² + s'²)/2) of one seed, and by more
+    than `at_least`, which alone decides between two single runs: their spread is not known.
 
     Args:
         ours: One number per seed.
@@ -140,8 +140,9 @@ def is_greater(ours: Sequence[float], theirs: Sequence[float], *, at_least: floa
         (True, None, False)
     """
     difference = fmean(ours) - fmean(theirs)
-    error = sum(variance(values) / len(values) for values in (ours, theirs) if len(values) > 1) ** 0.5
-    return None if abs(difference) <= max(error, at_least) else difference > 0
+    variances = [variance(values) for values in (ours, theirs) if len(values) > 1]
+    spread = fmean(variances) ** 0.5 if variances else 0.0
+    return None if abs(difference) <= max(spread, at_least) else difference > 0
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:

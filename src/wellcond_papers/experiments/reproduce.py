@@ -16,9 +16,9 @@ import torch
 from wellcond.errors import CorruptData, DataNotFound, InvalidProblem, MissingExtra
 from wellcond.results import Progress, Row
 from wellcond.results.files import write_atomically
-from wellcond.training.launching.by_name import LauncherName, launcher_of
-from wellcond.training.launching.launcher import InProcess, Launcher
-from wellcond.training.launching.ray_launcher import Ray
+from wellcond.treatment.launching.by_name import LauncherName, launcher_of
+from wellcond.treatment.launching.launcher import InProcess, Launcher
+from wellcond.treatment.launching.ray_launcher import Ray
 from wellcond_papers.data.load import load
 from wellcond_papers.data.locate import data_root
 from wellcond_papers.experiments import catalog as catalog

@@ -16,8 +16,8 @@ import numpy as np
 
 from wellcond.errors import InvalidProblem, MissingExtra
 from wellcond.results import Progress
-from wellcond.training.launching.by_name import LauncherName, launcher_of
-from wellcond.training.launching.launcher import Launcher
+from wellcond.treatment.launching.by_name import LauncherName, launcher_of
+from wellcond.treatment.launching.launcher import Launcher
 from wellcond_papers.data.locate import data_root
 from wellcond_papers.experiments import catalog as catalog
 from wellcond_papers.experiments.experiment import Cell, Experiment

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from wellcond.results import Progress
-from wellcond.training.launching.launcher import Launcher
+from wellcond.treatment.launching.launcher import Launcher
 from wellcond_papers.experiments.running.store import Ended
 from wellcond_papers.experiments.running.task import Task
 from wellcond_papers.training.distributed import is_writer

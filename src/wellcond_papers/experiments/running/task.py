@@ -17,7 +17,7 @@ import torch
 
 from wellcond.results import Progress, Row
 from wellcond.results.version import __version__
-from wellcond.training.launching import launcher
+from wellcond.treatment.launching import launcher
 from wellcond_papers.experiments.experiment import Cell, Job
 from wellcond_papers.experiments.running.store import Ended, Store
 from wellcond_papers.experiments.table import Record

@@ -124,15 +124,17 @@ def diverges_less(pairs: Mapping[str, tuple[str, str]], *, paper: str) -> Claim:
 
     @claim("BN stabilizes the training itself: of all rates and seeds, fewer runs diverge", paper=paper)
     def check(table: Table) -> Outcome:
-        cases: list[bool] = []
+        cases: list[bool | None] = []
         details = []
         for common, arms in pairs.items():
-            losses = [[loss for seed in losses_by_rate(table, arm) for loss in seed.values()] for arm in arms]
-            plain, bn = ([math.isinf(loss) for loss in each] for each in losses)
-            counts = [f"{sum(each)} of {len(each)} {how}" for each, how in ((bn, "with BN"), (plain, "without"))]
+            plain, bn = ([[*map(math.isinf, seed.values())] for seed in losses_by_rate(table, arm)] for arm in arms)
+            counts = [
+                f"{sum(map(sum, seeds))} of {sum(map(len, seeds))} {how}"
+                for seeds, how in ((bn, "with BN"), (plain, "without"))
+            ]
             details.append(f"{f'{common}: ' if common else ''}{', '.join(counts)}")
-            if any(plain + bn) and plain and bn:
-                cases.append(fmean(bn) < fmean(plain))
+            if any(map(any, plain + bn)) and plain and bn:
+                cases.append(is_greater([*map(fmean, plain)], [*map(fmean, bn)]))
         return judged(cases, f"diverged: {'; '.join(details)}")
 
     return check

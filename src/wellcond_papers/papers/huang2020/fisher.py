@@ -7,7 +7,7 @@ of side P is finite from p·P gradients on: an image gives 9 to F, and one to M.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +136,7 @@ def experiment(
     matrices: Sequence[str],
     network: dict[str, int],
     images: dict[str, int],
-    tied: str = "",
+    tied: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Experiment:
     """One of the four figures.
@@ -148,7 +148,7 @@ def experiment(
         matrices: Of "F", "M" and "H".
         network: Its depth and units.
         images: How many make up each matrix at the laptop's scale.
-        tied: Why λ_max of F is a tie between the networks at the paper's scale; "" if it is none.
+        tied: By matrix, why its λ_max is a tie between the networks at the paper's scale.
         more: `minutes`.
     """
     arms = {
@@ -160,21 +160,20 @@ def experiment(
     def own(count: dict[str, int], batch: int) -> dict[str, Any]:
         return {arm: {"images": count[arm[-1]], "batch": min(batch, count[arm[-1]])} for arm in arms}
 
-    def undecided(claim: Claim) -> Claim:
-        return claim.because("paper", "seeds", tied) if tied else claim
+    def undecided(claim: Claim, matrix: str) -> Claim:
+        return claim.because("paper", "seeds", tied[matrix]) if tied and matrix in tied else claim
 
     def claims() -> Iterator[Claim]:
         for matrix in matrices:
             if matrix in MATRICES and not (matrix == "F" and "H" in matrices):
                 yield from (make(matrix) for make in (whole_is_better, layers_are_better))
-                of_magnitude = [make(matrix) for make in (layers_agree, greater_with_bn)]
-                yield from map(undecided, of_magnitude) if matrix == "F" else of_magnitude
+                yield from (undecided(make(matrix), matrix) for make in (layers_agree, greater_with_bn))
         if "H" in matrices:
             yield from (matrices_agree, indicates_the_gradient)
             yield has_negative_eigenvalues.because("paper", "the paper's claim does not hold here", ONLY_WITH_BN)
             yield is_fisher_without_bn
         elif "M" in matrices:
-            yield undecided(replace(matrices_agree, paper=WITHOUT_A_WORD, is_ours=True))
+            yield undecided(replace(matrices_agree, paper=WITHOUT_A_WORD, is_ours=True), "F")
 
     small = network | {"units": network["units"] // 3, "data": "digits", "size": None}
     real = network | {"data": "mnist", "size": 12}

@@ -51,7 +51,7 @@ def whole_is_better(matrix: str) -> Claim:
         known = {p: pairs(table, matrix, FISHER.kappa[p]).get("") for p in SHARES}
         finite = {p: pair for p, pair in known.items() if pair is not None}
         details = [f"κ{100 * p:g}: {number(bn)} with BN, {number(plain)} without" for p, (plain, bn) in finite.items()]
-        return judged([bn < plain for plain, bn in finite.values()], "; ".join(details))
+        return judged([greater_without_bn(table, matrix, FISHER.kappa[p])[""] for p in finite], "; ".join(details))
 
     return check
 
@@ -64,11 +64,12 @@ def layers_are_better(matrix: str) -> Claim:
         cases, details = [], []
         for p in SHARES:
             by_layer = {layer: pair for layer, pair in pairs(table, matrix, FISHER.kappa[p]).items() if layer}
-            better = [bn < plain for plain, bn in by_layer.values()]
+            order = greater_without_bn(table, matrix, FISHER.kappa[p])
+            better = [order[layer] for layer in by_layer]
             less = sorted(plain / bn for plain, bn in by_layer.values())
             if less:
                 span = f"{number(less[0])} to {number(less[-1])} times"
-                details.append(f"κ{100 * p:g}: smaller in {sum(better)} of {len(better)} layers ({span})")
+                details.append(f"κ{100 * p:g}: smaller in {better.count(True)} of {len(better)} layers ({span})")
             cases += better
         return judged(cases, "; ".join(details))
 

@@ -34,7 +34,8 @@ def reaches_sooner(
             cases += [other < own and (True if other <= within * own else None) for own, other in shares]
             if shares:
                 mean = fmean(other for _, other in shares)
-                when = f"after {mean:.2f} of its steps" if mean < math.inf else "not in every run"
+                reached = sum(other < math.inf for _, other in shares)
+                when = f"after {mean:.2f} of its steps" if mean < math.inf else f"in {reached} of {len(shares)} runs"
                 details.append(f"{arm} reaches the loss of {reference.split(': ')[-1]} {when}")
         lacking = [arm for arm in dict.fromkeys(sum(runs, ())) if not table.arm(arm)]
         return unless(lacking, judged(cases, "; ".join(details)))

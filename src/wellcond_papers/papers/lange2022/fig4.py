@@ -92,7 +92,7 @@ def claims_of_one(panel: str) -> list[Claim]:
 FASTER = Cause(
     INPUTS_DECIDE,
     "With raw inputs BNP reaches the loss of LN after a fifth of LN's steps; with standardized ones, at the printed "
-    "rates, not in every run.",
+    "rates, in no run.",
 )
 CAUSES: dict[tuple[Scale, str], Cause] = {
     ("laptop", "batch 6: BNP converges faster than Renorm and LN"): FASTER,

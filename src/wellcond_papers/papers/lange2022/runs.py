@@ -15,6 +15,9 @@ from wellcond_papers.experiments.experiment import TRAINING_IMAGES
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.papers.lange2022.networks import TENSORFLOW_BN
 
+DIVERGED = 0.0
+"""The accuracy of a run that diverged."""
+
 
 def first_step_at(curve: Mapping[int, float], loss: float) -> float:
     """The first step with a loss of at most `loss`, on a curve linear between evaluations; inf if there is none.
@@ -69,7 +72,7 @@ def accuracies(
 def _accuracy(record: Record, begin: float, end: float) -> float:
     series = record.series(TEST_ACCURACY)
     if record.has_diverged or not series:
-        return 0.0
+        return DIVERGED
     last = max(series)
     # looks are at whole steps, which may lie half a step outside
     inside = [value for step, value in series.items() if step and begin * last - 1 < step < end * last + 1]
@@ -101,7 +104,11 @@ def is_above(ours: Sequence[float], theirs: Sequence[float], by: float = 0.0) ->
 
 
 def is_near(ours: Sequence[float], theirs: Sequence[float], within: float) -> bool | None:
-    """Whether two means are no further apart than `within`; None if they are, but cannot be distinguished."""
+    """Whether two means are no further apart than `within`; None if they are, but cannot be distinguished.
+
+    A run that diverged is near nothing, though it widens the spread over seeds.
+    """
     if abs(fmean(ours) - fmean(theirs)) <= within:
         return True
-    return None if is_greater(ours, theirs) is None else False
+    is_tie = is_greater(ours, theirs) is None and min(*ours, *theirs) > DIVERGED
+    return None if is_tie else False

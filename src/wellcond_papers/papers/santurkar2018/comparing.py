@@ -110,7 +110,7 @@ def improved(ratios: Sequence[tuple[str, Sequence[float]]], by: float) -> Outcom
 
     Args:
         ratios: For each pair of runs, the name of the arm (or of what is measured), and the ratios at its looks.
-        by: The factor from which on it is smaller. Less than that, or than the error over the seeds, is a tie.
+        by: The factor from which on it is smaller. Less than that, or than the spread over the seeds, is a tie.
 
     Example:
         >>> improved([("BN", [0.2, 0.4, 3.0]), ("BN", [0.1, 0.2])], by=1.5).measured

@@ -57,7 +57,7 @@ NOT_THE_FIRST = (
 )
 RATIOS = (
     '"0.5 times" is the median over these looks, in the geometric mean over the seeds. What is less than the factor of '
-    "the claim, or than the error over the seeds, is a tie; so are fewer than five looks."
+    "the claim, or than the spread over the seeds, is a tie; so are fewer than five looks."
 )
 LP_NORMS = (
     "The ℓp norms are defined in Section 3.3, which was not at hand, as the appendix was: division by the average ℓp "

@@ -13,9 +13,9 @@ from wellcond_papers.papers.wei2019.judging import (
     EPOCHS,
     NOT_HERE,
     NOT_NAMED,
-    TENDENCY,
     best_over,
     divergence_of,
+    has_tendency,
     judged_at_the_end,
     rising,
     separated,
@@ -114,12 +114,13 @@ def _small_gamma(table: Table) -> Outcome:
     shares, words = {}, []
     for arm, heat_map in maps.items():
         losses = [heat_map.best(value)[0] for value in heat_map.values]
-        shares[arm] = rising(losses)
+        shares[arm] = rising([heat_map.best_losses(value) for value in heat_map.values])
         best = heat_map.values[losses.index(min(losses))]
         epochs = f" after {heat_map.settings['epochs']:g} of {EPOCHS} epochs" * (heat_map.settings["epochs"] < EPOCHS)
         words.append(f"{arm} {shares[arm]:.0%}{epochs}, best γ {best:g}")
-    measured = f"pairs of γ in which the smaller one ends lower: {'; '.join(words)}" if words else ""
-    return judged_at_the_end([shares[arm] >= TENDENCY for arm in trained_to_the_end(maps)], measured)
+    which = "pairs of γ in which the smaller one ends lower, those too close to tell counted half"
+    measured = f"{which}: {'; '.join(words)}" if words else ""
+    return judged_at_the_end([has_tendency(shares[arm]) for arm in trained_to_the_end(maps)], measured)
 
 
 CLAIMS = [
@@ -166,6 +167,11 @@ CLAIMS = [
         "from 6 to 0.0004.",
     ),
     _small_gamma.because(
+        "gpu",
+        "seeds",
+        "On CIFAR-10 it does in 85 and 90 % of the pairs. On MNIST the best γ is 0.3, 0.1 ends above it, and two and "
+        "four of ten pairs differ by less than the spread over the two seeds.",
+    ).because(
         "laptop",
         "too short to tell",
         "After half an epoch and less, one seed, γ from 0.1 to 1 end within 5 % of one another; after five epochs the "

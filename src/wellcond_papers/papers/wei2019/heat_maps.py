@@ -148,6 +148,11 @@ class HeatMap:
         row = [(loss, rate) for (rate, other), loss in self.losses.items() if other == value and loss is not None]
         return min(row, default=(math.inf, math.inf))
 
+    def best_losses(self, value: float) -> list[float]:
+        """The test losses of all seeds at the best rate of a row of the map; ∞ if all diverged."""
+        rate = self.best(value)[1]
+        return self.table.lasts(TEST_LOSS, square(self.settings, value, rate)) or [math.inf]
+
     def separates(self, line: str, value: float, factor: float = 2.0) -> bool | None:
         """Whether training diverges at this limit, up to a factor; None if no rate far enough above it was tried."""
         stable, diverged = self.boundary(value)

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean, median
 
-from wellcond_papers.experiments.claims import END, CauseKind, Outcome, judged
+from wellcond_papers.experiments.claims import END, CauseKind, Outcome, is_greater, judged
 from wellcond_papers.papers.wei2019.heat_maps import LINES, SQUARED, HeatMap
 
 NOT_HERE: CauseKind = "the paper's claim does not hold here"
 NOT_NAMED: CauseKind = "depends on a setting that differs here, or that the source does not name"
+NO_TENDENCY = 0.5
 TENDENCY = 0.75
 """The share of pairs from which on there is a tendency (a rank correlation of ½)."""
 EPOCHS = 5
@@ -29,14 +30,30 @@ def spread(values: Sequence[float]) -> str:
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
-def rising(values: Sequence[float]) -> float:
+def rising(values: Sequence[Sequence[float]]) -> float:
     """The share of pairs in which the earlier value is the lower one: 1 if they always rise, ½ without a tendency.
 
+    A pair that is too close to tell is half of one.
+
+    Args:
+        values: Of each, one number per seed.
+
     Example:
-        >>> rising([1.0, 2.0, 3.0]), rising([2.0, 1.0, 3.0, 3.5])
+        >>> rising([[1.0], [2.0], [3.0]]), rising([[2.0, 1.0], [1.4, 1.6], [3.0, 3.5]])
         (1.0, 0.8333333333333334)
     """
-    return fmean(first < second for first, second in combinations(values, 2))
+    order = [is_greater(second, first) for first, second in combinations(values, 2)]
+    return fmean(0.5 if is_so is None else is_so for is_so in order)
+
+
+def has_tendency(share: float) -> bool | None:
+    """Whether three quarters of the pairs rise; None if only more than half do.
+
+    Example:
+        >>> has_tendency(0.8), has_tendency(0.6), has_tendency(0.5)
+        (True, None, False)
+    """
+    return True if share >= TENDENCY else None if share > NO_TENDENCY else False
 
 
 def separated(maps: Mapping[str, HeatMap], line: str) -> list[bool]:
@@ -61,7 +78,7 @@ def trained_to_the_end(maps: Mapping[str, HeatMap]) -> dict[str, HeatMap]:
     return {arm: heat_map for arm, heat_map in maps.items() if heat_map.settings["epochs"] >= END * EPOCHS}
 
 
-def judged_at_the_end(cases: Sequence[bool], measured: str) -> Outcome:
+def judged_at_the_end(cases: Sequence[bool | None], measured: str) -> Outcome:
     """The outcome from maps that are trained to the end; without any, training was too short to tell.
 
     Example:

@@ -1,0 +1,143 @@
+"""Is BNP's printed rate at its limit? The limit 2/λ of the preconditioned Hessian along a run of lange2022's CNN.
+
+python -m benchmarks.bnp_limit --data DATA --seed 3 --at 0 100 200 300 --out bnp_limit.json   # minutes on one core
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wellcond.optim.bnp import BNP
+from wellcond_papers.data.batches import Batches
+from wellcond_papers.data.load import load
+from wellcond_papers.experiments import catalog
+from wellcond_papers.papers.lange2022.networks import network
+from wellcond_papers.papers.lange2022.training import optimizer_of
+
+Move = Callable[[Tensor], list[Tensor]]
+MoveBack = Callable[[Sequence[Tensor]], Tensor]
+EPS1, EPS2 = 1e-2, 1e-4
+"""BNP's defaults."""
+
+
+def halves(bnp: BNP, positions: dict[str, int], batch: int) -> tuple[list[nn.Parameter], Move, MoveBack]:
+    """The parameters, and v → Pv/q and g → Pᵀg/q of all layers: BNP's step is (1/q²) P Pᵀ of the gradient.
+
+    Pᵀ maps (G_w, G_b) to ((G_w − G_b μᵀ)/σ̃, G_b), and P maps (u, v) to (u/σ̃, v − (u/σ̃) μ).
+    """
+    layers = []
+    for name, layer in bnp.layers.items():
+        variance = layer.variance.flatten()
+        scale = (variance + EPS1 * variance.max() + EPS2).sqrt().repeat_interleave(layer.repeats)
+        q2 = max(layer.fan_in / batch, math.sqrt(positions[name]))
+        layers.append((layer.weight, layer.biases[0], layer.mean.flatten().repeat_interleave(layer.repeats), scale, q2))
+    parameters = [parameter for weight, bias, *_ in layers for parameter in (weight, bias)]
+
+    def p(vector: Tensor) -> list[Tensor]:
+        parts = iter(vector.split([parameter.numel() for parameter in parameters]))
+        moved = []
+        for weight, _, mean, scale, q2 in layers:
+            u = next(parts).view(len(weight), -1) / scale / math.sqrt(q2)
+            moved += [u.view_as(weight), next(parts) / math.sqrt(q2) - u @ mean]
+        return moved
+
+    def p_transposed(gradients: Sequence[Tensor]) -> Tensor:
+        pairs = zip(layers, gradients[::2], gradients[1::2], strict=True)
+        moved = [
+            part.flatten() / math.sqrt(q2)
+            for (weight, _, mean, scale, q2), g_w, g_b in pairs
+            for part in ((g_w.reshape(len(weight), -1) - g_b[:, None] * mean) / scale, g_b)
+        ]
+        return torch.cat(moved)
+
+    return parameters, p, p_transposed
+
+
+def lambda_max(apply: Callable[[Tensor], Tensor], size: int, products: int) -> float:
+    """The largest eigenvalue of a symmetric operator, by Lanczos with full orthogonalization."""
+    basis = [functional.normalize(torch.randn(size, generator=torch.Generator().manual_seed(0)), dim=0)]
+    tridiagonal = torch.zeros(products, products, dtype=torch.float64)
+    for k in range(products):
+        vector = apply(basis[-1])
+        tridiagonal[k, k] = float(vector @ basis[-1])
+        for _ in range(2):
+            for other in basis:
+                vector = vector - (vector @ other) * other
+        if k + 1 < products:
+            tridiagonal[k, k + 1] = tridiagonal[k + 1, k] = float(vector.norm())
+        basis.append(functional.normalize(vector, dim=0))
+    return float(torch.linalg.eigvalsh(tridiagonal)[-1])
+
+
+def preconditioned_lambda(loss: Tensor, bnp: BNP, positions: dict[str, int], batch: int, products: int) -> float:
+    """λ_max of (1/q²) Pᵀ H P, with H the Hessian of the loss."""
+    parameters, p, p_transposed = halves(bnp, positions, batch)
+    gradients = torch.autograd.grad(loss, parameters, create_graph=True)
+
+    def apply(v: Tensor) -> Tensor:
+        return p_transposed(torch.autograd.grad(gradients, parameters, p(v), retain_graph=True))
+
+    return lambda_max(apply, sum(parameter.numel() for parameter in parameters), products)
+
+
+def main() -> None:
+    """Train, and measure the limit on training images at some steps."""
+    command = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument("--data", type=Path, help="the folder with the data sets")
+    command.add_argument("--seed", type=int, default=3)
+    command.add_argument("--at", type=int, nargs="+", default=[0, 100, 200, 300])
+    command.add_argument("--images", type=int, default=512)
+    command.add_argument("--products", type=int, default=12)
+    command.add_argument("--out", type=Path, required=True)
+    options = command.parse_args()
+    cells = catalog.experiment("lange2022-fig5").cells("paper")
+    settings = next(cell.settings for cell in cells if cell.settings["arm"] == "batch 128: BNP")
+    settings = {**settings, "seed": options.seed}
+    images = load("cifar10", options.data, train=True)
+    batches = Batches(images, settings["batch"], seed=options.seed)
+    x, y = images.tensors(count=options.images)
+    model = network(settings, (x.shape[1], x.shape[2], x.shape[3]), len(images.classes))
+    optimizer, bnp = optimizer_of(settings, model)
+    assert bnp is not None
+    positions = positions_of(model, x[:1])
+    shares: dict[int, float] = {}
+    for step in range(max(options.at) + 1):
+        if step in options.at:
+            loss = functional.cross_entropy(model(x), y)
+            curvature = preconditioned_lambda(loss, bnp, positions, settings["batch"], options.products)
+            shares[step] = settings["lr"] * curvature / 2
+            print(f"step {step}: loss {float(loss.detach()):.3f}, lr is {shares[step]:.2f} of the limit", flush=True)
+        inputs, labels = batches(step)
+        optimizer.zero_grad()
+        functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    options.out.write_text(json.dumps({"settings": dict(settings), "lr_over_limit": shares}, indent=1) + "\n")
+
+
+def positions_of(model: nn.Module, x: Tensor) -> dict[str, int]:
+    """The number of output positions of every layer; 1 of a dense one."""
+    positions: dict[str, int] = {}
+    hooks = [
+        module.register_forward_hook(
+            lambda _, __, output, name=name: positions.update({name: math.prod(output.shape[2:])})
+        )
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Conv2d | nn.Linear)
+    ]
+    with torch.no_grad():
+        model(x)
+    for hook in hooks:
+        hook.remove()
+    return positions
+
+
+if __name__ == "__main__":
+    main()

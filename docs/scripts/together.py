@@ -1,0 +1,88 @@
+"""The picture of the page that compares the papers: what BN does to three measures of curvature, from committed rows.
+
+python docs/scripts/together.py
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from wellcond.report.figures.style import GRAY, legend_below, look_of
+from wellcond.results.files import write_atomically
+from wellcond.results.quantities import BETA, GRADIENT
+from wellcond.results.result import picture
+from wellcond_papers.experiments.pictures import panels
+from wellcond_papers.papers.huang2020.equal_loss import LEVELS, compared
+from wellcond_papers.papers.wei2019.fig1 import lambdas
+
+sys.path.insert(0, str(Path(__file__).parent))
+import book
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PICTURE = book.BOOK.parent / "figures" / "together.png"
+BN, PLAIN = look_of(0), look_of(1)
+TICKS = (2.0, 1.0, 0.5, 0.2, 0.05, 0.01, 0.001)
+"""Losses that are named on an axis."""
+
+
+def draw() -> Figure:
+    """λ_max at the start; the condition number of what layers get back, at equal loss; β during training."""
+    titles = ["at the start: λ_max over γ", "MLP: κ50 of Σ∇h over the loss", "VGG: the same", "VGG: β over the steps"]
+    figure, axes = panels(titles, columns=4)
+    at_start, mlp, vgg, training = axes.values()
+    draw_lambdas(at_start)
+    draw_at_equal_loss(mlp, "huang2020-fig6", "plain, He", "BN, He")
+    mlp.set_yscale("log")
+    draw_at_equal_loss(vgg, "huang2020-fig8", "plain", "BN")
+    draw_beta(training)
+    legend_below(figure, mlp)
+    return figure
+
+
+def draw_lambdas(axes: Axes) -> None:
+    """Figure 1 of wei2019, measured, fully connected."""
+    table = book.runs("wei2019-fig1")["paper"].table
+    for line, look in (("BatchNorm, measured", BN), ("vanilla, measured", PLAIN)):
+        values = lambdas(table, f"FC: {line}")
+        axes.plot(table[0].settings["gammas"], list(values.values()), **look)
+    axes.set(yscale="log", xlabel="γ")
+
+
+def draw_at_equal_loss(axes: Axes, name: str, plain: str, bn: str) -> None:
+    """The median over layers and seeds when both networks first come to a loss."""
+    table = book.runs(name)["paper"].table
+    pairs = {level: compared(table, plain, bn, [GRADIENT.kappa[0.5]], level) for level in LEVELS}
+    for column, label, look in ((1, "with BN", BN), (0, "without", PLAIN)):
+        medians = {level: median(pair[column] for pair in values) for level, values in pairs.items() if values}
+        axes.plot(list(medians), list(medians.values()), marker=".", label=label, **look)
+    axes.set(xscale="log", xlabel="training loss")
+    shown = [level for level in TICKS if level in medians]
+    axes.set_xticks(shown, [f"{level:g}" for level in shown])
+    axes.minorticks_off()
+    axes.invert_xaxis()
+
+
+def draw_beta(axes: Axes) -> None:
+    """Figure 11 of santurkar2018, the first seed, and the edge of stability 2 / lr."""
+    table = book.runs("santurkar2018-fig11")["paper"].table
+    for arm, look in (("VGG, BatchNorm", BN), ("VGG, standard", PLAIN)):
+        series = table.arm(arm)[0].series(BETA)
+        axes.plot(list(series), list(series.values()), **look)
+    axes.axhline(2 / table[0].settings["lr"], color=GRAY, linestyle=":")
+    axes.text(13_000, 2 / table[0].settings["lr"], "2 / lr", va="bottom", color=GRAY)
+    axes.set(yscale="log", xlabel="step", xticks=[0, 5000, 10_000, 15_000])
+
+
+def main() -> None:
+    """Draw it anew."""
+    write_atomically(PICTURE, picture(draw(), dpi=100))
+
+
+if __name__ == "__main__":
+    main()
