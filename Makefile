@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 # modules and tests are compiled once, also where the shell says to write no bytecode
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test quick lint stress bench bench-quick verdicts book pages docs clean
+.PHONY: demo test quick lint stress bench bench-quick verdicts book pages docs dist clean
 
 demo: $(VENV)/demo
 	$(BIN)/wellcond demo
@@ -21,8 +21,8 @@ quick: $(VENV)/test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --quick
 
 lint: $(VENV)/test
-	$(BIN)/ruff check src tests stress benchmarks examples docs/scripts
-	$(BIN)/ruff format --check src tests stress benchmarks examples docs/scripts
+	$(BIN)/ruff check src tests stress benchmarks examples packaging docs/scripts
+	$(BIN)/ruff format --check src tests stress benchmarks examples packaging docs/scripts
 	$(BIN)/mypy
 
 # random problems against dense float64 references, and whether stated bounds hold as often as is said
@@ -50,6 +50,7 @@ verdicts: $(VENV)/bench
 # the pages and pictures of docs/reproduction, from its rows
 book: $(VENV)/test
 	$(BIN)/python docs/scripts/book.py
+	$(BIN)/python docs/scripts/together.py
 
 # what pages show of the code and of committed results: outputs, the room map, files, walks and tables
 pages: $(VENV)/test
@@ -58,6 +59,11 @@ pages: $(VENV)/test
 
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# wheel and sdist as a person gets them: contents, metadata, an empty environment; `make dist LOWEST=--lowest` adds the
+# lowest torch, `TAG=v0.2.0` compares the versions
+dist: $(VENV)/dist
+	$(BIN)/python packaging/check.py $(LOWEST) $(if $(TAG),--tag $(TAG))
 
 clean:
 	rm -rf $(VENV) site
@@ -82,6 +88,10 @@ $(VENV)/test: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) torch numpy
 	$(PIP) --editable ".[docs]"
+	@touch $@
+
+$(VENV)/dist: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "build>=1.2" "twine>=6"
 	@touch $@
 
 # peers that ask for libraries they never import come without their dependencies

@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wellcond.integrations import lightning as lightning
     from wellcond.integrations import transformers as transformers
-    from wellcond.integrations.loggers import log_to
+    from wellcond.integrations.loggers import latest, log_to
 
-__all__ = ["log_to"]
+__all__ = ["latest", "log_to"]
 TRAINERS = ("lightning", "transformers")
 """Files that import a trainer."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "log_to":
-        return import_module("wellcond.integrations.loggers").log_to
+    if name in __all__:
+        return getattr(import_module("wellcond.integrations.loggers"), name)
     if name not in TRAINERS:
         raise AttributeError(f"module 'wellcond.integrations' has no attribute {name!r}")
     return import_module(f"wellcond.integrations.{name}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *TRAINERS]

@@ -9,12 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from wellcond.integrations.lightning_step import detached, training_step
 from wellcond.integrations.plan import Plan
 from wellcond.problem.problem import Problem
 from wellcond.training.passed_optimizer import optimizers_in
+
+AUTOCAST = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+"""Dtype of the autocast of a trainer, by its precision."""
 
 
 @contextlib.contextmanager
@@ -38,7 +42,14 @@ def planned(trainer: Any, module: Any, train_dataloaders: Any = None, datamodule
     with detached(module):
         module.to(trainer.strategy.root_device)
         try:
-            problem = Problem.from_step(module, step, about.batches)
+            plugin = trainer.precision_plugin
+            problem = Problem.from_step(
+                module,
+                step,
+                about.batches,
+                autocast=AUTOCAST.get(trainer.precision),
+                scaler=getattr(plugin, "scaler", None),
+            )
             steps = about.estimated_stepping_batches
             length = int(steps) if 0 < steps < math.inf else None
             yield Plan(problem, optimizers, scheduler, length, about.steps_per_epoch if is_by_epoch else 1)

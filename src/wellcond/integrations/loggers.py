@@ -11,13 +11,16 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.finding import SEVERITIES, Finding
 from wellcond.integrations.writers import Writer, writer_for
 from wellcond.recording.listener import Listener
 from wellcond.results import Row
 from wellcond.results import quantities as q
+
+if TYPE_CHECKING:
+    from wellcond.recording.recorder import Recorder
 
 OF_THE_NETWORK = (
     q.TRAINING_LOSS,
@@ -63,6 +66,45 @@ def log_to(*loggers: Any, layers: str | Collection[str] = ()) -> Listener:
         True
     """
     return RunLogger([writer_for(each) for each in loggers], [layers] if isinstance(layers, str) else layers)
+
+
+def latest(recorder: Recorder) -> dict[str, float]:
+    """The newest number of each series that `log_to` writes, and how many findings of each severity there are now.
+
+    For a trainer that wants one report of metrics: `ray.train.report({"loss": value, **latest(rec)})`, or
+    `accelerator.log(latest(rec))`.
+
+    Args:
+        recorder: A recorder, in its loop or after it.
+
+    Returns:
+        Numbers by name; a series that has not begun is missing.
+
+    Example:
+        >>> import torch
+        >>> from wellcond import Recorder
+        >>> model = torch.nn.Linear(1, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with Recorder(model, optimizer) as rec:
+        ...     for value in (0.5, 0.25):
+        ...         model(torch.ones(1, 1)).sum().backward()
+        ...         optimizer.step()
+        ...         rec.step(value)
+        >>> latest(rec)["wellcond/training_loss"], latest(rec)["wellcond/severe"]
+        (0.25, 0)
+    """
+    history = recorder.history
+    numbers: dict[str, float] = {}
+    for quantity in OF_THE_NETWORK:
+        series = history.series(quantity)
+        if len(series):
+            numbers[f"wellcond/{quantity}"] = float(series.values[-1])
+    for quantity in OF_THE_WORST_LAYER:
+        values = [float(history.series(quantity, layer).values[-1]) for layer in history.layers(quantity)]
+        if values:
+            numbers[f"wellcond/worst_{quantity}"] = max(values)
+    present = [finding.severity for finding in recorder.findings if finding.until is None]
+    return numbers | {f"wellcond/{severity}": present.count(severity) for severity in SEVERITIES}
 
 
 class RunLogger(Listener):

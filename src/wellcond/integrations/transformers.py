@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from wellcond.diagnosis.diagnosis import Diagnosis
@@ -134,7 +135,10 @@ def planned(trainer: Any) -> Plan:
         optimizer = trainer.optimizer or trainer.create_optimizer()
         steps = steps_of(trainer, loader)
         scheduler = trainer.lr_scheduler if steps is None else trainer.create_scheduler(steps, optimizer)
-    return Plan(Problem(trainer.model, loss_of(trainer), loader), optimizer, scheduler, steps)
+    half = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    autocast = half.get(trainer.accelerator.mixed_precision)
+    problem = Problem(trainer.model, loss_of(trainer), loader, autocast=autocast, scaler=trainer.accelerator.scaler)
+    return Plan(problem, optimizer, scheduler, steps)
 
 
 def steps_of(trainer: Any, loader: Any) -> int | None:
