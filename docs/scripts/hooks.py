@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page as SitePage
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import notebooks
 import pages
 import reference
 import rules
@@ -26,6 +27,16 @@ import tables
 import benchmarks  # noqa: F401, which tables need later, when mkdocs has restored the path
 
 ROOT = Path(__file__).resolve().parents[2]
+BOOSTS = {
+    "guides/": 4.0,
+    "errors": 4.0,
+    "cases/": 4.0,
+    "rules/": 3.5,
+    "reference/": 0.25,
+    "reproduction/": 0.5,
+    "changelog": 0.25,
+}
+"""How far up the search puts pages whose paths begin so: what a person asks for comes before an entry of the API."""
 log = get_plugin_logger("wellcond")
 
 
@@ -38,29 +49,44 @@ class Formulas(Extension):
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Put the pages of the reference into the navigation."""
+    """Put the pages of the reference, the rules and the notebooks into the navigation."""
     config.markdown_extensions.append(Formulas())
-    entries = [{page.title.strip("`"): page.path} for page in reference.pages()]
+    written = {
+        "API reference": ["reference/index.md", *({page.title.strip("`"): page.path} for page in reference.pages())],
+        "Notebooks": [
+            "notebooks/index.md",
+            *({notebooks.title(path): f"notebooks/{path.stem}.md"} for path in notebooks.PATHS),
+        ],
+        "Rules": ["rules.md", *({name: f"rules/{name}.md"} for name in rules.names())],
+    }
     for item in config.nav or []:
-        if isinstance(item, dict) and "API reference" in item:
-            item["API reference"] = ["reference/index.md", *entries]
+        if isinstance(item, dict):
+            item.update({title: pages for title, pages in written.items() if title in item})
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
     """Add pages that are written elsewhere: by the reference, at the root of the repository, by the benchmarks."""
     contents = {page.path: page.markdown() for page in reference.pages()}
     contents["reference/index.md"] = reference.index()
-    contents["rules.md"] = rules.page()
+    contents["rules.md"] = rules.index()
+    contents |= {f"rules/{name}.md": rules.page(name) for name in rules.names()}
+    contents["notebooks/index.md"] = notebooks.index()
+    contents |= {f"notebooks/{path.stem}.md": notebooks.page(path) for path in notebooks.PATHS}
     for name in ("CHANGELOG", "CONTRIBUTING"):
         contents[f"{name.lower()}.md"] = (ROOT / f"{name}.md").read_text(encoding="utf-8").replace("](docs/", "](")
-    for path, content in contents.items():
-        files.append(File.generated(config, path, content=content))
+    for source, content in contents.items():
+        files.append(File.generated(config, source, content=content))
+    for path in notebooks.PATHS:
+        files.append(File.generated(config, f"notebooks/{path.name}", abs_src_path=str(path)))
     for path in sorted(tables.RESULTS.glob("*.json")):
         files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
 
 
 def on_page_markdown(markdown: str, page: SitePage, **kwargs: Any) -> str:
-    """Fill in tables, draw the room map, and link every `wc.name` to its entry."""
+    """Fill in tables, draw the room map, link every `wc.name` to its entry, and say how far up the search puts it."""
+    for beginning, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(beginning):
+            page.meta.setdefault("search", {"boost": boost})
     markdown = tables.filled(markdown).replace(f"]({tables.FOLDER}/", "](results/")
     markdown = pages.with_drawn_map(markdown)
     markdown = re.sub(r"`[^`\n]*`", lambda code: code[0].replace("\\|", "|"), markdown)  # GitHub escapes | in code

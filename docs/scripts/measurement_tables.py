@@ -10,6 +10,8 @@ from committed import devices, gib, read, seconds, table, u
 CERTIFICATE, RESIDUAL = "wellcond, error certified", "wellcond"
 TRUE_ERROR = 1e-3
 WRITTEN_ON_CHANGE = ("lr", "momentum", "loss_scale")
+OFTEN = 10
+"""Times that a quantity should be recorded in 500 steps."""
 
 
 def products() -> str:
@@ -38,14 +40,21 @@ def products() -> str:
 def recording() -> str:
     """Time of a training with a recorder over that without, and how often the rarest quantity was recorded."""
     rows = []
-    for network in read("recording_cpu")["results"]:
-        often = {name: count for name, count in network["recorded"].items() if name not in WRITTEN_ON_CHANGE}
-        rarest = min(often, key=often.__getitem__)
-        for tool in (tool for tool in network["wall/plain"] if tool != "plain"):
-            ratios = [f"{network[ratio][tool]:.3f}" for ratio in ("wall/plain", "cpu/plain")]
-            counts = f"{len(often)}, at least {often[rarest]} times each" if tool == "wellcond" else "1"
-            rows.append([network["network"], str(network["steps"]), tool, *ratios, counts])
-    return table(["network", "steps", "recorder", "wall time", "CPU time", "quantities"], rows)
+    for device, results in devices("recording").items():
+        for network in results:
+            where = device if network.get("mode", "eager") == "eager" else f"{device}, {network['mode']}"
+            if "recorded" not in network:
+                rows.append([network["network"], where, "wellcond", "–", "–", f"left out: {network['left out']}"])
+                continue
+            often = {name: count for name, count in network["recorded"].items() if name not in WRITTEN_ON_CHANGE}
+            enough = sum(count >= OFTEN for count in often.values())
+            for tool in (tool for tool in network["wall/plain"] if tool != "plain"):
+                ratios = [f"{network[ratio][tool]:.3f}" for ratio in ("wall/plain", "cpu/plain")]
+                counts = f"{enough} of {len(often)}" if tool == "wellcond" else ""
+                rows.append([network["network"], where, tool, *ratios, counts])
+            for tool, why in network.get("left out", {}).items():
+                rows.append([network["network"], where, tool, "–", "–", f"does not run: {why}"])
+    return table(["network", "where", "recorder", "wall time", "CPU time", f"quantities {OFTEN} times or more"], rows)
 
 
 def products_by_tool() -> str:

@@ -25,7 +25,14 @@ from wellcond.remedies import REMEDIES
 
 PAGES = [
     Path(__file__).resolve().parents[1] / name
-    for name in ("benchmarks.md", "guides/fixing.md", "guides/reproducing.md", "meanfield.md", "verdicts.md")
+    for name in (
+        "benchmarks.md",
+        "guides/cost.md",
+        "guides/fixing.md",
+        "guides/reproducing.md",
+        "meanfield.md",
+        "verdicts.md",
+    )
 ]
 FOLDER = "../benchmarks/results"
 """Path of the committed results, from a page."""
@@ -150,7 +157,7 @@ def remedies() -> str:
 
 
 def _rule(name: str) -> str:
-    return f"[{name}](../rules.md#{name})"
+    return f"[{name}](../rules/{name}.md)"
 
 
 def environments() -> str:

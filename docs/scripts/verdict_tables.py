@@ -33,7 +33,7 @@ def verdict_examination() -> str:
     by_rule: dict[str, list[dict[str, Any]]] = {}
     for fault in results["first"]["faults"]:
         by_rule.setdefault(fault["rules"][0], []).append(fault)
-    lines = [[f"[`{rule}`](rules.md#{rule})", *_counts(members)] for rule, members in sorted(by_rule.items())]
+    lines = [[f"[`{rule}`](rules/{rule}.md)", *_counts(members)] for rule, members in sorted(by_rule.items())]
     return "\n\n".join(
         [
             table(["", *(RUNS[name] for name in results)], rows),
@@ -97,7 +97,7 @@ def verdict_repairs() -> str:
     by_rule: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_rule.setdefault(row["rule"], []).append(row)
-    lines = [[f"[`{rule}`](rules.md#{rule})", *_repaired(members)] for rule, members in sorted(by_rule.items())]
+    lines = [[f"[`{rule}`](rules/{rule}.md)", *_repaired(members)] for rule, members in sorted(by_rule.items())]
     lines.append(["**all**", *(f"**{cell}**" for cell in _repaired(rows))])
     head = ["the finding's rule", "faults", "code was printed", "repaired by it", "after pasting up to three times"]
     return table(head, lines)
