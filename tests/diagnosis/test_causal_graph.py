@@ -47,7 +47,7 @@ def test_the_picture_leads_from_each_cause_to_all_that_it_explains() -> None:
         for name, effects in drawn.items():
             drawn[name] = effects.union(*(drawn[effect] for effect in effects))
     assert drawn == {name: reachable_from(name) for name in KINDS}
-    assert len(arrows) <= 60
+    assert len(arrows) <= 1.2 * len(KINDS)  # more could not be followed with the eye
 
 
 def test_a_rule_of_the_users_adds_to_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,12 +23,12 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
 from wellcond.remedies.remedy import REMEDIES, remedy
 from wellcond.remedies.setup import Setup
-from wellcond.training.launching.processes import Processes
 from wellcond.training.run import Run
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.arm_job import ArmJob
 from wellcond.treatment.comparison import Comparison
 from wellcond.treatment.conditions import conditions_of
+from wellcond.treatment.launching.processes import Processes
 from wellcond.treatment.treat import treat
 from wellcond.treatment.treatment import TOGETHER, Treatment
 

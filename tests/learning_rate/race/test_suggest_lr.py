@@ -25,8 +25,7 @@ from wellcond.learning_rate.race.race import race
 from wellcond.learning_rate.race.suggest_lr import planned_steps, suggest_lr
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.results.quantities import COST, MAX_LR, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH
-from wellcond.training.copies import CopyRun, CopyTrainer
-from wellcond.training.step_time import MEASURED_STEPS
+from wellcond.training.copies import MEASURED_STEPS, CopyRun, CopyTrainer
 
 
 def dense() -> wc.Problem:

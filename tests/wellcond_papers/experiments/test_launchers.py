@@ -10,8 +10,8 @@ import pytest
 import toy
 
 from wellcond.errors import InvalidProblem, Unsupported
-from wellcond.training.launching.launcher import InProcess
-from wellcond.training.launching.processes import Processes
+from wellcond.treatment.launching.launcher import InProcess
+from wellcond.treatment.launching.processes import Processes
 from wellcond_papers.experiments.reproduce import reproduce
 from wellcond_papers.experiments.reproduction import Reproduction
 

@@ -11,7 +11,7 @@ import pytest
 import toy
 
 from wellcond.errors import MissingExtra
-from wellcond.training.launching.ray_launcher import ClusterError, Ray
+from wellcond.treatment.launching.ray_launcher import ClusterError, Ray
 from wellcond_papers.experiments.reproduce import reproduce
 
 pytestmark = pytest.mark.slow

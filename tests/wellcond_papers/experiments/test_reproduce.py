@@ -15,7 +15,7 @@ import toy
 
 from wellcond.errors import CorruptData, DataNotFound, InvalidProblem
 from wellcond.results import Row
-from wellcond.training.launching.launcher import InProcess
+from wellcond.treatment.launching.launcher import InProcess
 from wellcond_papers.experiments import catalog as catalog
 from wellcond_papers.experiments.claims import Claim, Outcome
 from wellcond_papers.experiments.reproduce import reproduce
@@ -119,7 +119,7 @@ def test_what_a_run_leaves_behind(tmp_path: Path) -> None:
 
 
 def test_without_pyarrow_and_matplotlib_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for library in ("pyarrow", "matplotlib.figure"):
+    for library in ("pyarrow", "matplotlib.figure", "wellcond.report.figures.shown"):
         monkeypatch.setitem(sys.modules, library, None)
     reproduce(toy.TOY, "smoke", out=tmp_path)
     written = {path.name for path in (tmp_path / "toy-fig1" / "smoke").iterdir() if path.is_file()}
