@@ -20,6 +20,7 @@ from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import RULES, Rule
+from wellcond.remedies import REMEDIES
 
 ANY = ("--fail-on", "never")
 """Options for exit code 0 whatever the findings."""
@@ -191,7 +192,8 @@ def test_rules_are_listed_and_explained_without_a_target() -> None:
     assert [line.split()[0] for line in listed.stdout.splitlines() if line.strip()] == ["first-rule", "second-rule"]
     explained = run("diagnose", "--explain", "first-rule")
     assert explained.exit_code == 0
-    assert explained.stdout == "first-rule\nFirst things.\n\nAbove [3] they count.\n\nIt explains second-rule.\n"
+    about = "first-rule\nFirst things.\n\nAbove [3] they count.\n"
+    assert explained.stdout == about + "\nCauses and effects\n- It explains: `second-rule`.\n"
 
 
 @pytest.mark.usefixtures("rules")
@@ -212,6 +214,15 @@ def test_rules_are_selected_and_ignored(
     assert passed["ignore"] == ignored
 
 
+def test_the_last_line_names_a_rule_that_can_be_explained(target: str, finds: Callable[..., Any]) -> None:
+    """A rule of the user's own is known only where it is registered."""
+    own = replace(UNSCALED, rule="my-rule")
+    finds(own, NOTE)
+    assert run("diagnose", f"{target}:build", *ANY).stdout.endswith("--explain full-neurons\n")
+    finds(own)
+    assert "--explain" not in run("diagnose", f"{target}:build", *ANY).stdout
+
+
 @pytest.mark.usefixtures("rules")
 @pytest.mark.parametrize("option", ["--select", "--ignore", "--explain"])
 def test_an_unknown_rule_is_refused_with_the_closest_names(option: str, target: str) -> None:
@@ -221,7 +232,11 @@ def test_an_unknown_rule_is_refused_with_the_closest_names(option: str, target: 
 
 
 def test_a_rule_is_explained_with_the_remedies_that_treat_tries() -> None:
-    assert "wellcond treat tries " in words(run("diagnose", "--explain", "vanishing-gradient").stdout)
+    text = words(run("diagnose", "--explain", "vanishing-gradient", width=200).stdout)
+    assert "`wellcond treat` also tries " in text
+    tried = [name for name, remedy in REMEDIES.items() if "vanishing-gradient" in remedy.rules]
+    assert len(tried) > 5
+    assert [name for name in tried if f"`{name}`" not in text] == []
 
 
 def test_the_forms_of_a_file_include_sarif(target: str, tmp_path: Path) -> None:

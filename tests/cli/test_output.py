@@ -62,7 +62,8 @@ def test_an_unwritable_file_is_refused_before_the_users_code_runs(
 def test_without_matplotlib_a_picture_is_refused_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    for library in ("matplotlib.figure", "wellcond.report.figures.shown"):
+        monkeypatch.setitem(sys.modules, library, None)
     message = one_line(run("treat", f"{script(tmp_path, RAISES)}:build", "--out", tmp_path / "curves.png"))
     assert message == 'matplotlib is not installed. Run:  pip install "wellcond[plots]"'
 

@@ -42,20 +42,26 @@ def test_a_form_is_that_of_the_nearest_registered_class() -> None:
 
 
 @pytest.mark.usefixtures("_registry")
-def test_without_renderers_a_result_has_its_repr_and_a_plain_page(tmp_path: Path) -> None:
+def test_without_renderers_a_result_has_its_repr() -> None:
     answer = Answer(42.0)
     assert str(answer) == repr(answer) == "Answer(value=42.0)"
-    assert "<pre>Answer(value=42.0)</pre>" in answer.save(tmp_path / "a.html").read_text(encoding="utf-8")
     assert not is_rendered("figure", Answer)
-    with pytest.raises(OutputError, match=r"a Answer has no figure; save it as \.csv or \.json\."):
-        answer.figure()
+    for form in (answer.figure, answer._repr_html_):
+        with pytest.raises(OutputError, match=r"a Answer has no (figure|fragment); save it as \.csv or \.json\."):
+            form()
+
+
+def test_a_result_of_ones_own_has_a_plain_page(tmp_path: Path) -> None:
+    text = Answer(42.0).save(tmp_path / "a.html").read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "<pre>Answer(value=42.0)</pre>" in text
 
 
 @pytest.mark.slow
 def test_a_diagnosis_prints_without_any_extra() -> None:
     code = """
 import sys
-for extra in ("rich", "typer", "plotly", "matplotlib", "pandas", "scipy", "sklearn"):
+for extra in ("rich", "typer", "matplotlib", "pandas", "scipy", "sklearn"):
     sys.modules[extra] = None
 import torch, wellcond as wc
 model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))

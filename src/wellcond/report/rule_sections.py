@@ -83,6 +83,11 @@ def sections(name: str) -> list[Section]:
     return [each for each in parts if each.text or each.code or each.items or each.table]
 
 
+def has_page(name: str) -> bool:
+    """Whether a rule is one of this package: one of the user's own is known only in the script that registers it."""
+    return any(True for _ in _sources(name))
+
+
 def page(name: str) -> str:
     """The sections of a rule as Markdown, below its name."""
     return "\n\n".join([f"# {name}", *(each.markdown() for each in sections(name))])
@@ -109,9 +114,7 @@ def _first(name: str, sources: list[RuleSource]) -> Section:
 
 def _mistakes(sources: list[RuleSource]) -> Section:
     pairs = dict.fromkeys(pair for source in sources for pair in source.mistakes)
-    return Section(
-        "Wrong and right", code="\n\n".join(f"# wrong\n{wrong}\n\n# right\n{right}" for wrong, right in pairs)
-    )
+    return Section(MISTAKES, code="\n\n".join(f"# wrong\n{wrong}\n\n# right\n{right}" for wrong, right in pairs))
 
 
 def _looked_for(title: str, functions: Sequence[Rule | RunRule]) -> Section:

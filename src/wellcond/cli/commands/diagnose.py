@@ -22,7 +22,7 @@ from wellcond.diagnosis.rule import RULES, explanation
 from wellcond.recording import rules as run_rules  # noqa: F401  registers them
 from wellcond.recording.judging.run_rule import RUN_RULES
 from wellcond.report.findings import Place, flat, place, read_baseline, worst_of
-from wellcond.report.rule_sections import sections
+from wellcond.report.rule_sections import has_page, sections
 from wellcond.report.sarif import sarif
 from wellcond.report.terminal import SEVERITY_COLORS, new_console, new_table, show_diagnosis, show_sections
 from wellcond.report.text import headline
@@ -118,10 +118,9 @@ def diagnose(
     uri, line = source_of(target)
     as_sarif = functools.partial(sarif, diagnosis.findings, rules, uri, line=line, known=known)
     output.finish(diagnosis, lambda console: show_diagnosis(diagnosis, console), as_sarif)
-    if diagnosis.findings:
-        output.console.print(
-            Text(f"all about a finding: wellcond diagnose --explain {diagnosis.findings[0].rule}", "dim")
-        )
+    explained = next((each.rule for each in diagnosis.findings if has_page(each.rule)), None)
+    if explained is not None:
+        output.console.print(Text(f"all about a finding: wellcond diagnose --explain {explained}", "dim"))
     if known is not None:
         new = [headline(each) for each in flat(diagnosis.findings) if place(each) not in known]
         output.console.print(Text(f"new since {baseline}: {', '.join(new) or 'nothing'}"), soft_wrap=True)
