@@ -93,3 +93,26 @@ def test_badly_scaled_is_too_large_or_too_small(x: Tensor, large: bool, small: b
 def test_dominance_is_the_largest_feature_over_the_median_one() -> None:
     assert facts(UNEVEN).dominance == pytest.approx(1000)
     assert facts(normal(8, 3, 4, 4)).dominance == 1.0  # only in a table
+
+
+def test_batches_of_other_lengths_are_described_by_their_numbers() -> None:
+    of = facts(torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, 4.0, 6.0]]))
+    assert (of.low, of.high, of.not_finite) == (1, 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "shapes", "may_be"),
+    [
+        ([[3, 5], [2, 4]], [(2, 5), (2, 4)], True),  # padded to the longest of each batch
+        ([[3, 5], [2, 4]], [(8,), (6,)], True),  # joined to one
+        ([[3, 5], [2, 4]], [(2, 9), (2, 9)], False),
+        ([[3, 5], [2, 4]], [(2, 5), (2, 9)], False),  # by chance in one batch
+    ],
+)
+def test_lengths_are_the_sizes_of_another_tensor_in_every_batch(
+    counts: list[list[int]], shapes: list[tuple[int, ...]], may_be: bool
+) -> None:
+    lengths = [torch.tensor(each) for each in counts]
+    whole = [(torch.zeros(shape), each) for shape, each in zip(shapes, lengths, strict=True)]
+    (of,) = facts_of(lengths, "targets", False, whole=whole)
+    assert of.may_be_lengths is may_be

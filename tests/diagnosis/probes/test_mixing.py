@@ -55,3 +55,26 @@ def test_what_mixes_by_design_or_draws_at_random_is_not_compared() -> None:
     dropping = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5)).double()
     assert behavior(Problem(dropping, nn.MSELoss(), (x, y), dropout=0)).mixing is None
     assert probed(nn.Linear(3, 2), x[:1], y[:1]) is None
+
+
+class Padded(nn.Module):
+    """Pads to the longest sequence of those that it gets; the first number of an example is its length."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.scale, self.mixes = nn.Parameter(torch.ones(1)), mixes
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = torch.arange(int(x[:, 0].max()))
+        h = self.scale * x[:, 1:2] * (steps < x[:, :1])
+        return h - h.mean(0, keepdim=True) if self.mixes else h
+
+
+def test_outputs_that_are_padded_to_the_longest_sequence_are_compared_where_both_have_steps() -> None:
+    """The last examples have six steps at most, the whole batch nine."""
+    lengths = torch.tensor([9.0] * (20 - FEW) + [6.0] * FEW).double()
+    x = torch.stack([lengths, normal(20)], 1)
+    mixing = probed(Padded(mixes=False), x, normal(20, 9))
+    assert mixing is not None
+    assert mixing.difference == 0
+    assert probed(Padded(mixes=True), x, normal(20, 9)) is None  # other padding is a reason to differ

@@ -238,3 +238,23 @@ def test_codes_in_their_order_and_labels_that_do_not_exclude_each_other() -> Non
     for targets in (right, several, soft, masked):
         assert "output-loss-mismatch" not in findings(Segmenter(nn.Identity()), nn.BCEWithLogitsLoss(), (x, targets))
     assert "output-loss-mismatch" not in findings(nn.Linear(6, 3), nn.BCEWithLogitsLoss(), (drawn(16, 6), one))
+
+
+def overlap_of(dim: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """One minus the overlap of two regions, with the softmax inside the loss over a dimension of the outputs."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        share = outputs.softmax(dim)
+        wanted = F.one_hot(targets, outputs.shape[1]).movedim(-1, 1).to(share)
+        return 1 - 2 * (share * wanted).sum() / (share + wanted).sum()
+
+    return loss
+
+
+@pytest.mark.parametrize(("dim", "is_wrong"), [(0, True), (1, False)])
+def test_a_softmax_over_the_images_inside_a_loss_of_regions(dim: int, is_wrong: bool) -> None:
+    x = drawn(24, 1, 6, 6)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 1))
+    every = findings(model, overlap_of(dim), (x, (x[:, 0] > 0).long() + (x[:, 0] > 1).long()))
+    assert ("output-loss-mismatch" in every) is is_wrong
