@@ -184,6 +184,19 @@ def test_a_trial_takes_no_more_steps_than_allowed_and_names_what_did_not_fit(mos
     assert bool(result.left_out) == (result.few is None or any("rates" in what for what in result.left_out))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [43.0, 70.0])
+def test_looks_after_the_last_run_that_fits_are_paid_for(most: float) -> None:
+    """Weights that are all zero: every run fits up to the last step, and then norms and terms are looked at."""
+    model = nn.Sequential(nn.Linear(8, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 4))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    x, y = clusters(640)
+    of = problem(model, [*zip(x.split(16), y.split(16), strict=True)])
+    trial(of, torch.optim.SGD(model.parameters(), lr=1e-9), most=most)
+    assert of.cost.u <= most
+
+
 def test_the_estimate_of_a_healthy_trial_is_not_exceeded() -> None:
     x, y = clusters(600)
     for size, most in product((8, 32, 64, 150), (90.0, 400.0)):

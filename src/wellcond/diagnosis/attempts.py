@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,8 @@ OWN_STEPS, OTHER_STEPS = (24, 64), (10, 20)
 """Fewest and most steps of each; the fewest are taken where the problem has one batch, and a step is a whole pass."""
 OWN_SHARE, OTHER_SHARE = 0.3, 0.1
 """Shares of the steps allowed that the run at the own rate, and each other one, may take, if not the fewest."""
+LOOKS_AFTERWARDS_U = 4 / 3
+"""What the looks at the norms and at the terms of the loss take after all runs: four forward passes."""
 LOWER = (0.1, 0.01, 1e-4, 1e-6, 1e-9)
 """Factors of the rate, tried one after another where the loss goes up, until it goes down."""
 HIGHER = (10.0, 100.0)
@@ -57,8 +59,8 @@ class Allowance:
     """What is left of the steps and the seconds of a trial, and what did not fit.
 
     Args:
-        trainer: Counts what its runs take.
-        share: What a step of it counts, in u.
+        spent: What all runs have taken so far, in u.
+        share: What a step of a mini-batch counts, in u.
         most: Steps allowed, in u.
         seconds: No run begins after this time; None: no limit.
 
@@ -67,8 +69,8 @@ class Allowance:
         left_out: What was not tried.
     """
 
-    def __init__(self, trainer: CopyTrainer, share: float, most: float, seconds: float | None) -> None:
-        self._trainer, self._share, self.most = trainer, share, most
+    def __init__(self, spent: Callable[[], float], share: float, most: float, seconds: float | None) -> None:
+        self._spent, self._share, self.most = spent, share, most
         self._deadline = math.inf if seconds is None else time.perf_counter() + seconds
         self.left_out: list[str] = []
 
@@ -78,8 +80,8 @@ class Allowance:
         return time.perf_counter() > self._deadline
 
     def has(self, steps: float, what: str, *, keep: float = 0.0) -> bool:
-        """Whether this many steps of the trainer still fit, and leave `keep` u; if not, `what` is left out."""
-        if not self.is_late and (self._trainer.cost.u + steps) * self._share + keep <= self.most:
+        """Whether this many steps of a mini-batch still fit, and leave `keep` u; if not, `what` is left out."""
+        if not self.is_late and self._spent() + steps * self._share + keep <= self.most:
             return True
         self.left_out.append(what)
         return False
@@ -172,7 +174,9 @@ class Attempts:
         """Whether another attempt fits; if not, it is left out."""
         evaluations = 1 + (steps > self.short)
         of_outputs = 2 if steps > self.short else 0
-        return self.allowed.has(steps + (evaluations * len(self.known.before) + of_outputs) / 3, what)
+        return self.allowed.has(
+            steps + (evaluations * len(self.known.before) + of_outputs) / 3, what, keep=LOOKS_AFTERWARDS_U
+        )
 
     def lower(self, known: Trial, own: Attempt) -> list[Attempt]:
         """Lower rates until the loss falls, or until it rises in proportion to two rates, as steps uphill make it."""

@@ -11,7 +11,7 @@ from typing import Literal
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from wellcond.diagnosis.on_gpu import OnGpu
+from wellcond.diagnosis.on_gpu import TIMED_STEPS, OnGpu
 from wellcond.diagnosis.probes.behavior import price as probes_price
 from wellcond.diagnosis.trial import trial_price
 from wellcond.problem.problem import Problem
@@ -45,7 +45,7 @@ SHARE_OF_STEPS = 0.5
 INSPECTION_U = 4.0
 """Cost of the inspection, after which the first findings are there."""
 STEP_TIMED_U = 2.0
-"""Cost of the steps that are counted and timed."""
+"""Cost of the steps that are counted and timed; on a GPU some more are timed, in both precisions."""
 LAYER_BATCHES = 4
 """Batches whose layers are measured, for every `FAST_U`: one pass, and the spectra of inputs and output gradients."""
 GRAPH_U = 2.5
@@ -158,9 +158,10 @@ class Budget:
         return used, min(int((left / used - self._start) / self._product), FAST_PRODUCTS)
 
     def _planned(self) -> dict[PartName, float]:
+        timed = STEP_TIMED_U + 2 * TIMED_STEPS * self._is_on_gpu
         fixed = {
             PartName.INSPECTION: INSPECTION_U,
-            PartName.BEHAVIOR: STEP_TIMED_U + probes_price(self._problem),
+            PartName.BEHAVIOR: timed + probes_price(self._problem),
             PartName.LAYERS: float(self.layer_batches),
         }
         if not self.is_fast:

@@ -26,6 +26,8 @@ STEP_COPIES, PRODUCT_COPIES = 4, 6
 """Vectors of all parameters that a training step with Adam holds, and those of a product next to Lanczos' basis."""
 OVER_STEP = 2.0
 """Most memory of a diagnosis, next to that of a training step."""
+TIMED_STEPS = 2
+"""Steps that are timed in each precision, of which the faster one counts."""
 FEWEST_COUPLED = 16
 """Fewest examples of a batch whose examples depend on each other, as with BatchNorm."""
 
@@ -64,9 +66,9 @@ def on_gpu(problem: Problem) -> OnGpu | None:
         return None
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         size = examples_in(next(data)[1])
-    trained, activations = min(_step(problem) for _ in range(2))
+    trained, activations = min(_step(problem) for _ in range(TIMED_STEPS))
     with trained_in(None):
-        full = min(_step(problem)[0] for _ in range(2))
+        full = min(_step(problem)[0] for _ in range(TIMED_STEPS))
     vector = sum(p.numel() * p.element_size() for p in problem.params.values())
     now = precision_now()
     is_half = now is not None and now.autocast is not None

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from wellcond.diagnosis.attempts import Allowance
 from wellcond.diagnosis.trial_result import SharedNorm
 from wellcond.network.isolation.copies import copied
 from wellcond.network.taps import bracketed
@@ -16,16 +17,19 @@ from wellcond.problem.problem import Problem
 from wellcond.results import Cost
 from wellcond.training.copies import CopyRun, CopyTrainer
 
+NORMS_AT_PLACES = "norms at several places"
 
-def shared_norm(trainer: CopyTrainer, run: CopyRun) -> SharedNorm | None:
+
+def shared_norm(trainer: CopyTrainer, run: CopyRun, allowed: Allowance) -> SharedNorm | None:
     """Average the running statistics of a run's model anew, and compare its loss with them and with each batch's own.
 
     Args:
         trainer: Counts what this takes.
         run: A run at its end; it is not changed.
+        allowed: What may be spent after the first pass.
 
     Returns:
-        None if no BatchNorm is called more than once in a pass.
+        None if no BatchNorm is called more than once in a pass, or further passes do not fit.
     """
     model = copied(run.model)
     norms = {module: name for name, module in model.named_modules() if _has_statistics(module)}
@@ -41,6 +45,7 @@ def shared_norm(trainer: CopyTrainer, run: CopyRun) -> SharedNorm | None:
         norm.reset_running_stats()
         norm.momentum = None  # the mean over all batches
     passes = 0
+    fits = True
     with (
         CopyRun(trainer, problem, run.optimizer, 0).training(),
         torch.no_grad(),
@@ -50,11 +55,14 @@ def shared_norm(trainer: CopyTrainer, run: CopyRun) -> SharedNorm | None:
         for index, batch in data:
             problem.training_loss(index, batch)
             passes += 1
-            if max(calls.values(), default=0) < 2:
+            if passes == 1:
+                # the other batches, and all of them in both modes
+                fits = max(calls.values(), default=0) > 1 and allowed.has(trainer.batch_count, NORMS_AT_PLACES)
+            if not fits:
                 break
     trainer.cost += Cost(forwards=passes)
     name, most = max(calls.items(), key=lambda each: each[1], default=("", 0))
-    if most < 2 * passes:
+    if not fits or most < 2 * passes:
         return None
     losses = {}
     for kind in ("batch", "running"):

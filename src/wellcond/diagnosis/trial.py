@@ -26,7 +26,7 @@ from wellcond.diagnosis.probes.dropped import Dropped, Undropped
 from wellcond.diagnosis.probes.goals import moves_with_the_model
 from wellcond.diagnosis.probes.judges import is_judged_by_network
 from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
-from wellcond.diagnosis.shared_norms import shared_norm
+from wellcond.diagnosis.shared_norms import NORMS_AT_PLACES, shared_norm
 from wellcond.diagnosis.swamped import largest_alone, swamped
 from wellcond.diagnosis.token_labels import token_relation
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Handful, HeldOut, SharedNorm, Swamped, Trial, plunges
@@ -97,6 +97,7 @@ def trial(
         NotDeterministic: A training step gives other losses for the same batch and weights.
     """
     report = progress or (lambda _what, _share: None)
+    at_call = problem.cost
     if isinstance(problem.loss, TrainingStep):
         problem.check()  # the losses of a step that trains another network too cannot be compared
     optimizer = None if optimizer is None else unwrapped(optimizer)
@@ -106,7 +107,9 @@ def trial(
     )
     failures = Failures()
     with _training(problem, batches, optimizer, in_pass) as trainer:
-        allowed = Allowance(trainer, problem.batch_count / in_pass, most, seconds)
+        share = problem.batch_count / in_pass
+        # other trainers, as those of a handful, have added to the cost of the problem what they took
+        allowed = Allowance(lambda: (problem.cost - at_call).u + share * trainer.cost.u, share, most, seconds)
         start = trainer.start()
         before = tuple(start.evaluate())
         if not all(map(math.isfinite, before)):
@@ -134,8 +137,8 @@ def trial(
             attempts = Attempts(trainer, optimizer, in_pass, allowed, known, dropped, peak, report)
             own, others, variants = attempts.make()
             if own.run.diverged_at is None:
-                what = "norms at several places"
-                norm = failures.attempt(what, lambda: shared_norm(trainer, attempts.trained), None)
+                look = functools.partial(shared_norm, trainer, attempts.trained, allowed)
+                norm = failures.attempt(NORMS_AT_PLACES, look, None)
                 tells_nothing = is_suspect(known, own)
                 crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts, tells_nothing), None)
             attempts.trained.release()  # of its optimizer's state, which is most of what a run holds
@@ -150,8 +153,10 @@ def trial(
         trains = replace(known, own=own, others=tuple(others)).trains
         few = None
         on_gpu = problem.device.type == "cuda"
-        steps = _handful_steps(in_pass * max(examples_in(batches[0]) / FEW, 1.0), most, on_gpu)
-        price = _handful_price(steps, examples_in(batches[0]), on_gpu) + 2 * len(batches) / 3  # and both modes below
+        count, modes_price = examples_in(batches[0]), 2 * len(batches) / 3  # both modes come last
+        steps = _handful_steps(in_pass * max(count / FEW, 1.0), most, on_gpu)
+        price = _handful_price(steps, count, on_gpu) + modes_price
+        again = _run_again_price(steps, count, on_gpu) + modes_price
         if allowed.has(price, "a handful of examples", keep=spare if trains else 0.0):
             with Undropped(dropped) if dropped else contextlib.nullcontext():
                 few = _few(problem, batches[0], in_pass, steps, failures)
@@ -164,7 +169,7 @@ def trial(
             if few is not None:
                 with start.counted() as copy:
                     of_one_point = loss_of_one_point(copy, batches[0])
-                if allowed.has(price, "a handful of examples in training mode"):
+                if allowed.has(again, "a handful of examples in training mode"):
                     paired = failures.attempt(
                         "a handful of examples in training mode",
                         functools.partial(_few_worth, problem, batches[0], in_pass, few),
@@ -172,7 +177,7 @@ def trial(
                     )
                     few = replace(few, paired=paired)
                 what = "a handful of examples with one term of the loss"
-                if optimizer is not None and few.tells_nothing and allowed.has(price, what):
+                if optimizer is not None and few.tells_nothing and allowed.has(again, what):
                     with failures.recording(what):
                         alone = largest_alone(attempts.trained, trainer)
                         worth_alone = None if alone is None else _few_worth(alone, batches[0], in_pass, few)
@@ -234,6 +239,11 @@ def _handful_steps(in_pass: float, most: float, on_gpu: bool) -> int:
 def _handful_price(steps: int, examples: int, on_gpu: bool) -> float:
     """The cost of a handful, also where it is trained uphill too, in steps of a mini-batch with `examples` examples."""
     return (5 * steps / 3 + 4) * (1.0 if on_gpu else min(FEW / examples, 1.0)) + 1
+
+
+def _run_again_price(steps: int, examples: int, on_gpu: bool) -> float:
+    """The cost of the same run in training mode, or with one term of the loss, and of what it has learned."""
+    return (2 * steps / 3 + 1) * (1.0 if on_gpu else min(FEW / examples, 1.0)) + 1
 
 
 def _mini_batch_count(most: float) -> int:
