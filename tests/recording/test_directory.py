@@ -6,9 +6,11 @@ import errno
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -158,6 +160,7 @@ def test_a_merge_that_was_cut_shows_no_row_twice(
         while step < 400:
             directory.append(rows(step, step + 1))
             step += 1
+            assert directory.size > 0  # which waits until files are merged
     assert 1 < step < 400
     names = {path.name for path in (tmp_path / "rows").iterdir()}
     run = read_run(tmp_path)
@@ -168,6 +171,47 @@ def test_a_merge_that_was_cut_shows_no_row_twice(
     assert len(pandas.read_parquet(tmp_path / "rows")) == len(run.rows())
     again.append(rows(run.last_step + 1, run.last_step + 2))
     assert read_run(tmp_path).rows() == rows(1, run.last_step + 2)
+
+
+def test_a_merge_that_breaks_is_reported_by_the_next_append_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> int:
+        raise ZeroDivisionError("merging")
+
+    directory = RunDirectory.open(tmp_path, {})
+    with monkeypatch.context() as patch:
+        patch.setattr("wellcond.recording.directory.merging.due", broken)
+        directory.append(rows(1, 3))
+        with pytest.raises(ZeroDivisionError, match="merging"):
+            directory.append(rows(3, 5))
+    directory.append(rows(5, 7))
+    directory.close()
+    assert read_run(tmp_path).rows() == rows(1, 7)
+    assert read_run(tmp_path).status == "ended"
+
+
+def test_an_append_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the thread that merges does: rows are there to be read while it still waits."""
+    waits, may_go_on = threading.Event(), threading.Event()
+    directory = RunDirectory.open(tmp_path, {}, max_bytes=SMALL)
+
+    def slow(_: int) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        waits.set()
+        assert may_go_on.wait(10)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    step = 0
+    while not waits.wait(0.01):
+        step += 1
+        directory.append(rows(step, step + 1))
+    assert read_run(tmp_path).rows() == rows(1, step + 1)
+    may_go_on.set()
+    assert directory.size > 0
+    monkeypatch.undo()
+    assert len(list((tmp_path / "rows").iterdir())) == 1
+    assert read_run(tmp_path).rows() == rows(1, step + 1)
 
 
 # the bound
@@ -211,6 +255,7 @@ def test_one_append_larger_than_the_bound(tmp_path: Path) -> None:
     generator = random.Random(0)
     directory = RunDirectory.open(tmp_path, {}, max_bytes=SMALL)
     directory.append([Row(step, "", "lr", generator.random(), "") for step in range(1, 150_001)])
+    directory.close()  # which waits until files are thinned
     steps = read_run(tmp_path).history.series("lr").steps
     assert total_bytes(tmp_path) < SMALL
     assert (steps[0], steps[-1]) == (1, 150_000)
@@ -326,8 +371,9 @@ def test_rows_wait_until_the_disk_takes_them(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         full_disk(patch)
         for start in (3, 5, 7):
-            with pytest.raises(OutputError, match=r"^[^\n]* could not be written: No space left on device\.$"):
+            with pytest.raises(OutputError) as error:
                 directory.append(rows(start, start + 2))
+            assert re.fullmatch(r".* could not be written: No space left on device\.", str(error.value))
         assert read_run(tmp_path).last_step == 2
     directory.append(rows(9, 11))
     assert read_run(tmp_path).rows() == rows(1, 11)

@@ -79,6 +79,8 @@ class RunDirectory:
         self._full = self.manifest["max_bytes"] // BYTES_OF_FULL
         self._next = _next_number(path)
         self._tidying: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        """What ended the thread that tidies up."""
         self._waiting: list[pyarrow.Table] = []
         self._waiting_lines: list[bytes] = []
 
@@ -229,9 +231,12 @@ class RunDirectory:
         self._tidying.start()
 
     def _finish_tidying(self) -> None:
+        """Wait for the thread that tidies up; an error that ended it is raised here, where it is reported."""
         if self._tidying is not None:
             self._tidying.join()
-            self._tidying = None
+            failure, self._tidying, self._failure = self._failure, None, None
+            if failure is not None:
+                raise failure
 
     def _shrink_waiting(self) -> None:
         if sum(table.num_rows for table in self._waiting) > WAITING_ROWS:
@@ -255,9 +260,12 @@ class RunDirectory:
                 findings_log.rewrite(self.path, findings_log.shortened(events, limit // 2))
 
     def _tidy(self) -> None:
-        """Merge and thin files; if that fails nothing is lost, and it is tried again after the next append."""
-        with contextlib.suppress(OutputError):
-            self._merge_and_thin()
+        """Merge and thin files; if the disk refuses, nothing is lost, and it is tried again after the next append."""
+        try:
+            with contextlib.suppress(OutputError):
+                self._merge_and_thin()
+        except BaseException as error:
+            self._failure = error
 
     def _merge_and_thin(self) -> None:
         """Merge the newest files if they add up to a larger one; thin the older ones if rows reach their bound."""
