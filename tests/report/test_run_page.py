@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from browser import Browser, browser
+from browser import Browser
 from made_runs import HOSTILE, findings, layer_rows, manifest, small_run, training_rows
 
 from wellcond.recording.comparison import compare_runs
@@ -84,12 +83,6 @@ def large_run(layers: int = 2000) -> Run:
     rows = training_rows(1200) + layer_rows(names, range(10, 1201, 200))
     spread = tuple(replace(findings(name)[0], severity="warning") for name in names[5::97])
     return Run.of(History(rows), [*findings(names[-1]), *spread], manifest(modules))
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("browser")) as each:
-        yield each
 
 
 @pytest.fixture(scope="module")

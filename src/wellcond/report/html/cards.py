@@ -21,6 +21,8 @@ SOUND = "sound"
 """CSS class of modules and networks without a finding."""
 BAR, NARROWEST = 46, 180
 """Largest width of a bar with its gap, and smallest of a plot, in pixels."""
+NAME_HEIGHT = 0.2
+"""Height of the name of a limit, as a share of its plot's."""
 MARKS = {"severe": "✗", "warning": "!", "note": "i", SOUND: "✓"}
 
 
@@ -139,18 +141,26 @@ def code_block(code: str) -> str:
 def strip_plot(strip: Strip) -> str:
     """Bars by layer, or a curve over training, with dashed lines at the limits; the layer to blame in color."""
     drawn = _curve(strip) if strip.is_curve else _bars(strip)
-    lines = "".join(
-        f'<span class="limit" style="bottom:{100 * strip.height(value):.1f}%"><em>{escape(name)}</em></span>'
-        for name, value in strip.limits
-    )
     scale = ", logarithmic" if strip.is_log else ""
     where = "step" if strip.is_curve else "layer"
     width = "" if strip.is_curve else f' style="max-width:{max(len(strip.values) * BAR, NARROWEST)}px"'
     ends = f"<span>{escape(strip.labels[0])}</span><span>{escape(strip.labels[-1])}</span>"
     return (
         f'<figure class="strip"><figcaption>{escape(strip.title)} by {where}{scale}: {escape(strip.caption())}'
-        f'</figcaption><div{width}><div class="field">{drawn}{lines}</div><div class="ends">{ends}</div></div></figure>'
+        f'</figcaption><div{width}><div class="field">{drawn}{_limits(strip)}</div><div class="ends">{ends}</div></div></figure>'
     )
+
+
+def _limits(strip: Strip) -> str:
+    """Dashed lines with their names: above a line, or below it if the name of a higher line is there."""
+    lines, lowest = "", math.inf
+    for name, value in sorted(strip.limits, key=lambda limit: -strip.height(limit[1])):
+        height = strip.height(value)
+        is_under = height + NAME_HEIGHT > lowest
+        lowest = height - NAME_HEIGHT if is_under else height
+        place = ' class="under"' * is_under
+        lines += f'<span class="limit" style="bottom:{100 * height:.1f}%"><em{place}>{escape(name)}</em></span>'
+    return lines
 
 
 def _bars(strip: Strip) -> str:

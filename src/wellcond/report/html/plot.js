@@ -119,17 +119,16 @@ function draw(host, figure) {
       const path = trace.x.map((place, i) => (trace.y[i] === null ? "" : `${i && trace.y[i - 1] !== null ? "L" : "M"}${x(place).toFixed(1)} ${y(trace.y[i]).toFixed(1)}`));
       svg(picture, "path", { class: "curve", d: path.join("") }).style.stroke = color;
     }
-    if (trace.mode.includes("markers")) {
-      trace.x.forEach((place, i) => {
-        if (trace.y[i] === null) return;
-        const symbol = (trace.marker.symbol || [])[i], [px, py] = [x(place), y(trace.y[i])];
-        const sign = symbol === "triangle-down" ? -1 : 1;
-        const mark = symbol
-          ? svg(picture, "path", { d: `M${px - 5} ${py + 4 * sign}L${px + 5} ${py + 4 * sign}L${px} ${py - 5 * sign}Z` })
-          : svg(picture, "circle", { cx: px, cy: py, r: 3 });
-        mark.style.fill = color;
-      });
-    }
+    const isAlone = (i) => (trace.y[i - 1] ?? null) === null && (trace.y[i + 1] ?? null) === null; // no line shows it
+    trace.x.forEach((place, i) => {
+      if (trace.y[i] === null || !(trace.mode.includes("markers") || isAlone(i))) return;
+      const symbol = (trace.marker?.symbol || [])[i], [px, py] = [x(place), y(trace.y[i])];
+      const sign = symbol === "triangle-down" ? -1 : 1;
+      const mark = symbol
+        ? svg(picture, "path", { d: `M${px - 5} ${py + 4 * sign}L${px + 5} ${py + 4 * sign}L${px} ${py - 5 * sign}Z` })
+        : svg(picture, "circle", { cx: px, cy: py, r: 3 });
+      mark.style.fill = color;
+    });
   }
   if (across.names.length) point(host, picture, figure, across.names, x, HEIGHT - bottom);
 }
@@ -143,7 +142,7 @@ function point(host, picture, { data }, names, x, floor) {
     const at = event.clientX - picture.getBoundingClientRect().left;
     const name = names.reduce((best, each) => (Math.abs(x(each) - at) < Math.abs(x(best) - at) ? each : best));
     tip.replaceChildren();
-    html(tip, "strong", "", typeof name === "number" ? short(name) : name);
+    html(tip, "strong", "", typeof name === "string" || Number.isInteger(name) ? name : short(name));
     const isIn = new Set(); // a value that is off the scale is a mark of its line
     for (const trace of data) {
       const i = trace.x.indexOf(name);
