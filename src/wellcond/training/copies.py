@@ -250,6 +250,7 @@ class CopyRun:
         self.diverged_at: int | None = None
         self.cause = ""
         self._scaler = scaler_copy(problem.precision, problem.device.type)
+        self._hooks = [(p, h) for p in problem.model.parameters() for h in (p._backward_hooks or {}).values()]
         modules = list(problem.model.modules())
         self._norms = [m for m in modules if isinstance(m, _BatchNorm)]
         embeddings = [m for m in modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse]
@@ -274,7 +275,7 @@ class CopyRun:
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """The state in which steps are taken; on leaving, the `.grad` of tensors outside of the copy is as before."""
-        with self._passing(), _gradients_kept(self._trainer.outsiders):
+        with self._passing(), _gradients_kept(self._trainer.outsiders), _hooked(self._hooks):
             for norm in self._norms:
                 norm.track_running_stats = norm.running_mean is not None  # a measurement stops their updates
             for embedding in self._sparse:
@@ -466,6 +467,17 @@ def _are_all_the_same(inputs: Sequence[Any]) -> bool:
     """Whether no example differs from another, so that a constant is the best prediction."""
     columns = zip(*(tensors_in(each) for each in inputs), strict=False)
     return all(each.dim() and bool((each == column[0][:1]).all()) for column in columns for each in column)
+
+
+@contextlib.contextmanager
+def _hooked(hooks: Iterable[tuple[Tensor, Callable[[Tensor], Tensor | None]]]) -> Iterator[None]:
+    """Inside, gradients pass the user's hooks, which a measurement turns off: they are part of training."""
+    handles = [p.register_hook(hook) for p, hook in hooks]  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextlib.contextmanager

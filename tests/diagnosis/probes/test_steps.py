@@ -142,3 +142,13 @@ def test_a_grid_has_examples_and_steps_in_front(steps_first: bool) -> None:
     if not steps_first:
         assert torch.equal(next(layout.grids(grid.transpose(1, 2))), grid)
     assert not [*layout.grids(normal(N, D))]
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_the_order_of_steps_that_come_after_the_features(kernel: int) -> None:
+    """As convolutions want them: a kernel of one step and a mean over the steps do not see their order."""
+    model = nn.Sequential(nn.Conv1d(D, 5, kernel, padding="same"), nn.Tanh(), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    order = shown(model.double(), nn.MSELoss(), (normal(N, D, T), normal(N, 5))).order
+    assert order is not None
+    assert (order.change < 1e-12) is (kernel == 1)
+    assert (order.placed is not None) is (kernel == 1)

@@ -50,7 +50,7 @@ def order(subject: Subject) -> Order | None:
         None if the inputs are neither a sequence nor images, or if all outputs are alike.
     """
     outputs = subject.outputs
-    if outputs is None or not outputs.dim() or relative_change(outputs, outputs.roll(1, 0)) <= subject.tolerance:
+    if outputs is None or not outputs.dim() or subject.are_all_alike:
         return None  # outputs that are all alike have lost more than the order
     seen = subject.once(watched)
     if seen is None:
@@ -151,8 +151,12 @@ def _moved(sequence: Sequence, places: Tensor) -> object:
     """The inputs with the steps of every tensor that counts them at other places."""
     dim = 0 if sequence.layout.steps_first else 1
     front = sequence.grid.shape[:2][::-1] if sequence.layout.steps_first else sequence.grid.shape[:2]
-    tensors = [t for t in named_tensors(sequence.inputs).values() if t.shape[:2] == front]
-    return with_tensors(sequence.inputs, {id(t): t.index_select(dim, places.to(t.device)) for t in tensors})
+    named = named_tensors(sequence.inputs)
+    moved = {id(t): t.index_select(dim, places.to(t.device)) for t in named.values() if t.shape[:2] == front}
+    if sequence.has_steps_last:
+        own = named[sequence.name]
+        moved[id(own)] = own.index_select(2, places.to(own.device))
+    return with_tensors(sequence.inputs, moved)
 
 
 def _data(subject: Subject, sequence: Sequence) -> tuple[Tensor, Tensor] | None:
@@ -167,7 +171,8 @@ def _data(subject: Subject, sequence: Sequence) -> tuple[Tensor, Tensor] | None:
             tensor = named_tensors(inputs).get(sequence.name)
             if tensor is None or tensor.dim() != sequence.grid.dim():
                 return None
-            grid = tensor.transpose(0, 1) if sequence.layout.steps_first else tensor
+            turned = (1, 2) if sequence.has_steps_last else (0, 1) if sequence.layout.steps_first else (0, 0)
+            grid = tensor.transpose(*turned)
             if grid.shape[1:] != sequence.grid.shape[1:] or len(labels) != len(grid):
                 break
             steps.append(grid.cpu())

@@ -57,12 +57,13 @@ def reach(subject: Subject) -> Reach | None:
     """Pass the batch through the model with larger weights.
 
     Returns:
-        None if the outputs grow with the weights to both sides or do not depend on them, or if the loss takes no other
-        outputs; and where some weights are frozen: through a frozen critic, a few changes do not show all it can say.
+        None if the outputs grow with the weights to both sides or do not depend on them, if they are the same for all
+        examples, or if the loss takes no other outputs; and where some weights are frozen: through a frozen critic, a
+        few changes do not show all it can say.
     """
     exchanged = ExchangedOutputs.of(subject)
     is_frozen = any(not p.requires_grad for p in subject.problem.model.parameters())
-    if exchanged is None or subject.outputs is None or is_frozen:
+    if exchanged is None or subject.outputs is None or is_frozen or subject.are_all_alike:
         return None
     changed = [_changed(subject, *change) for change in WEIGHT_CHANGES]
     seen = [each.double() for each in (subject.outputs, *changed) if each is not None and bool(each.isfinite().all())]

@@ -72,6 +72,14 @@ class Subject:
         dtype = self.problem.dtype if self.outputs is None else self.outputs.dtype
         return max(1e3 * float(torch.finfo(dtype).eps), min(1e3 * self.problem.eps, CAST))
 
+    @property
+    def are_all_alike(self) -> bool:
+        """Whether all examples have the same outputs, so that these tell nothing of what else they might be."""
+        outputs = self.outputs
+        if outputs is None or not outputs.dim() or len(outputs) < 2:
+            return False
+        return relative_change(outputs, outputs.roll(1, 0)) <= self.tolerance
+
     @functools.cached_property
     def modules(self) -> dict[str, nn.Module]:
         """Layers with weights, and modules that contain no others, by name."""

@@ -67,11 +67,11 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
 
     Severe if Adam, at the better of two rates, gets eight examples in 53 steps no further than 5 % below a constant,
     and the network's own run ends no lower than 3 % below a constant. Severe, too, if its own run and those at all
-    other rates that were tried, two at least, end no lower than 3 % below a constant (1 % where Adam can fit eight
-    examples, so that the network may only start slowly) although a probe of the data, by the nearest neighbor, a linear
-    or a smooth fit, predicts the targets 8 standard deviations better than chance: then neither the rate nor the labels
-    are to blame. A warning if its own run alone stands still: it moves by less than
-    0.5 % and less than its standard error. A network that had learned before is not reported.
+    other rates that were tried, two at least, end no lower than 3 % below a constant although a probe of the data, by
+    the nearest neighbor, a linear or a smooth fit, predicts the targets 8 standard deviations better than chance: then
+    neither the rate nor the labels are to blame. A warning if all of them end no lower than 1 % below it and Adam can
+    fit eight examples: the network may only start slowly. A warning, too, if its own run alone stands still: it moves
+    by less than 0.5 % and less than its standard error. A network that had learned before is not reported.
     """
     trial = evidence.trial
     if trial is None or trial.has_learned:
@@ -106,7 +106,7 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         )
     yield Finding(
         rule="loss-not-decreasing",
-        severity="severe" if is_severe or is_lost else "warning",
+        severity="severe" if is_severe or (is_lost and not _fits_few(trial)) else "warning",
         basis="tried",
         summary=f"{'; '.join(clauses)}.",
         evidence=numbers,
@@ -198,6 +198,10 @@ def _is_lost(trial: Trial) -> bool:
     )
     if is_fastest and trial.outcome(highest) in FALLING:
         return False
-    fits = trial.few is not None and not FIT.is_severe(trial.few.fall)
-    least = (SLOWLY if fits else ABOVE).at * trial.constant
+    least = (SLOWLY if _fits_few(trial) else ABOVE).at * trial.constant
     return PREDICTS.is_warning(trial.relation.best) and not any(each.loss < least for each in trial.attempts)
+
+
+def _fits_few(trial: Trial) -> bool:
+    """Whether Adam can fit a handful of examples."""
+    return trial.few is not None and not FIT.is_severe(trial.few.fall)

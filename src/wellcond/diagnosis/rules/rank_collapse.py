@@ -50,10 +50,11 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     """A layer that maps all examples to nearly the same point, although the inputs differ.
 
     The variation E‖h − E h‖²/E‖h‖² over at least 32 examples: severe below 1e-9, a warning below 1e-6. A bias of the
-    last layer that is the mean of the targets, and outweighs what varies, is intended if the network trains.
+    last layer that is the mean of the targets, and outweighs what varies, is intended if the network trains. Where a
+    module gives all examples exactly the same, the layers after it are not to blame.
     """
     inspection = evidence.inspection
-    if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at:
+    if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at or any(True for _ in blank(evidence)):
         return
     zero = {w.layer for w in inspection.weights if w.role == "weight" and w.rms == 0}  # their output is their bias
     layers = [

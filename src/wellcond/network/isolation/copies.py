@@ -25,7 +25,10 @@ IMMUTABLE = NUMBERS | {type(None), type(...), type(NotImplemented), torch.dtype,
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A deep copy of the module inside `torch.compile` and (Distributed)DataParallel; tied parameters stay tied."""
+    """A deep copy of the module inside `torch.compile` and (Distributed)DataParallel; tied parameters stay tied.
+
+    Hooks on the gradients of parameters, such as `p.register_hook(lambda g: g.clamp(-1, 1))`, come along.
+    """
     if not isinstance(model, nn.Module):
         raise Unsupported(f"the model is a {type(model).__name__}, not a torch.nn.Module.")
     model = unwrapped(model)
@@ -33,12 +36,16 @@ def copied(model: nn.Module) -> nn.Module:
         if is_lazy(value):
             raise Unsupported(f"{name!r} has no shape yet (a lazy layer); run one forward pass first.")
     try:
-        return copy.deepcopy(model)
+        copies = copy.deepcopy(model)
     except (RuntimeError, TypeError) as error:
         raise Unsupported(
             f"{type(model).__name__} cannot be copied: {error}. A tensor that a forward pass stored as an attribute "
             "must be detached; a lock, a file or a generator must be taken off the model."
         ) from error
+    for own, other in zip(model.parameters(), copies.parameters(), strict=True):
+        for hook in (own._backward_hooks or {}).values():
+            other.register_hook(hook)  # type: ignore[no-untyped-call]
+    return copies
 
 
 class Copies:
