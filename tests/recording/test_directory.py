@@ -52,7 +52,11 @@ def began(step: int, **fields: Any) -> FindingEvent:
 
 
 def total_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # merged since
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 @pytest.fixture
@@ -242,7 +246,8 @@ def test_a_long_run_stays_below_its_bound_and_is_never_cut_off(tmp_path: Path) -
         assert (series.steps[0], series.steps[-1]) == (1, 60_000)
         gaps = series.steps[1:] - series.steps[:-1]
         assert (gaps[-2000:] == 1).all()  # the newest steps are all there
-        old = gaps[series.steps[1:] < 30_000]
+        assert (gaps[:15] == 1).all()  # and the first ones
+        old = gaps[16:][series.steps[17:] < 30_000]
         assert old.min() >= 4  # 8 rows of 9 bytes at each of 60,000 steps are more than four times the bound
         assert old.max() <= 4 * old.min()  # the older ones are evenly spaced, with no hole
     assert run.history.series("lr").steps.tolist() == list(range(1, 60_001, 5000))  # rare numbers stay

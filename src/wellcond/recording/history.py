@@ -35,6 +35,8 @@ class Series:
 
 THINNED_SHARE = 0.8
 """Share of the rows whose series are thinned, the longest first: a few rare numbers cost nothing."""
+FIRST_NUMBERS = 16
+"""First numbers of a series that are never thinned: rules compare with what it was at first."""
 
 EMPTY = Series(np.empty(0, np.int64), np.empty(0))
 
@@ -70,11 +72,20 @@ class _Growing:
         return Series(self.steps[: self.length], self.values[: self.length])
 
     def thin(self) -> None:
-        """Drop every second number of the older three quarters; the first one stays."""
+        """Drop a third or more of the older three quarters, where they are densest; the first numbers stay.
+
+        What stays is the first number of each 2, 4, 8, … steps: so the spacing is even, however often this is repeated.
+        """
         steps, values = self.series().steps, self.series().values
-        stays = np.ones(len(steps), bool)
-        stays[len(steps) * 3 // 4 - 1 : 0 : -2] = False
-        self.steps, self.values = steps[stays], values[stays]
+        older = slice(FIRST_NUMBERS, len(steps) * 3 // 4)
+        since = steps[older] - steps[older][:1]
+        stays, width = np.ones(len(since), bool), 1
+        while len(since) > 1 and 3 * stays.sum() > 2 * len(since):
+            width *= 2
+            stays = np.diff(since // width, prepend=-1) > 0
+        every = np.ones(len(steps), bool)
+        every[older] = stays
+        self.steps, self.values = steps[every], values[every]
         self.length = len(self.steps)
 
 
@@ -160,7 +171,7 @@ class History:
             growing.new_values.append(value)
 
     def thin(self, most_rows: int) -> None:
-        """If there are more rows, drop every second number of the older part of the longest series, until it fits.
+        """If there are more rows, widen the spacing of the older part of the longest series, until they fit.
 
         Series that hold a fifth of the rows between them, the shortest ones, stay as they are.
 
@@ -168,12 +179,14 @@ class History:
             most_rows: Bound on the number of rows.
 
         Example:
-            >>> history = History(Row(step, "", "training_loss", 1.0, "") for step in range(1, 17))
-            >>> history.thin(12)
-            >>> history.series("training_loss").steps.tolist()
-            [1, 3, 5, 7, 9, 11, 13, 14, 15, 16]
+            >>> history = History(Row(step, "", "training_loss", 1.0, "") for step in range(1, 33))
+            >>> history.thin(30)
+            >>> history.series("training_loss").steps[16:].tolist()
+            [17, 19, 21, 23, 25, 26, 27, 28, 29, 30, 31, 32]
         """
-        while (count := len(self)) > most_rows:
+        before = 0
+        while most_rows < (count := len(self)) != before:  # series of one or two numbers have none to drop
+            before = count
             every = sorted((g for layers in self._growing.values() for g in layers.values()), key=lambda g: -g.length)
             rest = count
             for growing in every:

@@ -26,6 +26,6 @@ hundred files is listed in one go, as on Linux.
 included, as long as no single append takes a sixteenth of it. When rows come near the bound, the older ones are
 thinned, a few files after each append: of every series, except those with few rows, every second step is dropped. This
 is repeated where steps are still densest, so that the older part of a run keeps an even spacing, which doubles as the
-run gets longer, and the newest quarter is complete. The first steps of a run and the last of every series stay.
+run gets longer, and the newest quarter is complete. The first numbers and the last one of every series stay.
 Findings have a sixteenth of the bound: beyond that they lose their rows, and then those that ended long ago go.
 """

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellcond.recording.directory.segments import Segment, arrow
-from wellcond.recording.history import THINNED_SHARE
+from wellcond.recording.history import FIRST_NUMBERS, THINNED_SHARE
 
 if TYPE_CHECKING:
     import pyarrow
@@ -64,7 +64,7 @@ def thin(table: pyarrow.Table, *, is_first: bool) -> pyarrow.Table:
 
     Args:
         table: Rows in the order of their steps.
-        is_first: Whether they are the first of the run: then the first of each series stays too.
+        is_first: Whether they are the first of the run: then the first ones of each series stay too.
 
     Returns:
         The remaining rows, in the same order.
@@ -77,7 +77,7 @@ def thin(table: pyarrow.Table, *, is_first: bool) -> pyarrow.Table:
     to_end[order] = ends[series[order]] - 1 - np.arange(len(series))
     stays = (to_end % 2 == 0) | (counts[series] < _fewest(counts))
     if is_first:
-        stays |= to_end == counts[series] - 1
+        stays |= to_end >= counts[series] - FIRST_NUMBERS
     return table.filter(arrow()[0].array(stays))
 
 
