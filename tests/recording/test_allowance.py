@@ -83,6 +83,88 @@ def test_a_part_that_is_closed_leaves_its_share_to_others() -> None:
     assert turns(True) >= 1.8 * turns(False)
 
 
+# who is paid
+
+
+def test_the_shares_of_all_purses_are_the_whole_budget() -> None:
+    purses = {id(part.purse): part.purse for part in all_parts().values()}.values()
+    assert sum(purse.share for purse in purses) == pytest.approx(1.0)
+
+
+def saving(*prices: float, shares: tuple[float, ...] = ()) -> Allowance:
+    """Parts with a purse each, whose first turns are thought to take these steps; none has had one."""
+    shares = shares or (1.0,) * len(prices)
+    parts = {
+        f"part {i}": Activity(Purse(share), price=price)
+        for i, (price, share) in enumerate(zip(prices, shares, strict=True))
+    }
+    return Allowance(0.1, parts)
+
+
+def balances(allowance: Allowance, steps: int) -> list[float]:
+    """What is in the purses after some steps of a second, of which nothing is spent: nine hundredths of them in all."""
+    for _ in range(steps):
+        allowance.pass_time(1.0)
+    allowance.is_turn("part 0", steps)
+    return [part.purse.balance for part in allowance.parts.values()]
+
+
+def test_what_one_purse_has_no_room_for_is_for_the_others() -> None:
+    """Nine seconds among three: a purse holds three turns or three steps, whichever is longer."""
+    assert balances(saving(200.0, 0.1), 100) == pytest.approx([6.0, 3.0])
+    assert balances(saving(200.0, 0.1, 100.0), 100) == pytest.approx([3.0, 3.0, 3.0])
+    assert balances(saving(200.0, 0.1, 100.0, shares=(1.0, 4.0, 1.0)), 100) == pytest.approx([3.0, 3.0, 3.0])
+    assert balances(saving(200.0, 0.1, 100.0, shares=(2.0, 4.0, 1.0)), 100) == pytest.approx([4.0, 3.0, 2.0])
+
+
+def test_purses_that_are_all_full_leave_the_rest_unspent() -> None:
+    assert balances(saving(0.1, 0.1), 1000) == pytest.approx([3.0, 3.0])
+
+
+def test_a_purse_that_holds_more_than_it_may_save_loses_nothing_and_gets_nothing() -> None:
+    allowance = saving(200.0, 0.1)
+    allowance.parts["part 1"].purse.balance = 50.0  # its turns have become cheaper
+    assert balances(allowance, 100) == pytest.approx([9.0, 50.0])
+
+
+def test_a_debt_is_paid_from_the_share_of_its_purse_alone() -> None:
+    allowance = saving(200.0, 200.0)
+    allowance.parts["part 1"].purse.balance = -2.0
+    assert balances(allowance, 100) == pytest.approx([4.5, 2.5])
+
+
+def test_what_is_done_on_every_step_is_paid_before_anything_else() -> None:
+    allowance = saving(200.0)
+    allowance.spend(1.0)
+    assert balances(allowance, 100) == pytest.approx([0.09 * 101 - 1.0])
+
+
+def test_curvature_has_its_turns_however_expensive_the_other_probes_are() -> None:
+    usual, beside = (simulated(1000, prices).parts["curvature"].turns for prices in ({}, {"conditioning": 20.0}))
+    assert beside >= 0.8 * usual > 10
+
+
+def test_a_rehearsal_counts_as_recording_and_costs_no_purse_anything() -> None:
+    allowance = saving(200.0)
+    allowance.start_up(10.0)
+    allowance.parts["part 0"].know_price(0.5, step=1)
+    assert (allowance.spent, allowance.wall, allowance.share) == (10.0, 10.0, 1.0)
+    part = allowance.parts["part 0"]
+    assert (part.turns, part.price, part.next_step, part.purse.balance) == (1, 0.5, 2, 0.0)
+    assert balances(allowance, 10) == pytest.approx([0.9])
+
+
+def test_a_gpu_that_is_waited_for_is_time_of_the_run() -> None:
+    allowance = saving(200.0)
+    for _ in range(10):
+        allowance.pass_time(1.0)
+    allowance.pass_pause(4.0)
+    assert allowance.wall == pytest.approx(14.0)
+    assert allowance.usual_step == 1.0
+    allowance.pass_pause(1000.0)
+    assert allowance.wall == pytest.approx(34.0)  # as a step that takes longer than twenty of them
+
+
 def test_its_state_continues_it() -> None:
     whole, first, second = (Allowance(0.05, all_parts()) for _ in range(3))
 

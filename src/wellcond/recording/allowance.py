@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 HANDED_OUT = 0.9
-"""Activity of the budget that purses are paid: hooks cost a little more than what a clock inside them sees."""
+"""Share of the budget that purses are paid: hooks cost a little more than what a clock inside them sees."""
 DEBT = 1.5
 """Usual steps of the run that a purse may owe after a turn."""
 RECENT = 15
