@@ -33,8 +33,9 @@ TICKS = (2.0, 1.0, 0.5, 0.2, 0.05, 0.01, 0.001)
 
 def draw() -> Figure:
     """λ_max at the start; the condition number of what layers get back, at equal loss; β during training."""
-    titles = ["at the start: λ_max over γ", "MLP: κ50 of Σ∇h over the loss", "VGG: the same", "VGG: β over the steps"]
-    figure, axes = panels(titles, columns=4)
+    kappa = r"$\kappa_{50\%}(\Sigma_{\nabla h})$ over the loss"
+    titles = [r"MLP: $\lambda_{\max}$ at the start over γ", f"MLP: {kappa}", f"VGG: {kappa}", "VGG: β over the steps"]
+    figure, axes = panels(titles, columns=2)
     at_start, mlp, vgg, training = axes.values()
     draw_lambdas(at_start)
     draw_at_equal_loss(mlp, "huang2020-fig6", "plain, He", "BN, He")
@@ -75,7 +76,7 @@ def draw_beta(axes: Axes) -> None:
         series = table.arm(arm)[0].series(BETA)
         axes.plot(list(series), list(series.values()), **look)
     axes.axhline(2 / table[0].settings["lr"], color=GRAY, linestyle=":")
-    axes.text(13_000, 2 / table[0].settings["lr"], "2 / lr", va="bottom", color=GRAY)
+    axes.text(5000, 0.9 * 2 / table[0].settings["lr"], "2 / lr", va="top", color=GRAY)
     axes.set(yscale="log", xlabel="step", xticks=[0, 5000, 10_000, 15_000])
 
 

@@ -35,6 +35,8 @@ FEWEST_DECADES = 2.0
 """A logarithmic axis that spans fewer decades has a few plain numbers."""
 LONGEST = 5
 """Tick labels with more characters than this are rotated."""
+MOST_TICKS = 7
+"""Ticks along an axis; numbers of five digits still have room."""
 MOST_TIMES = 100.0
 """Largest ratio of colors in a logarithmic map: a cell that nearly diverged must not hide the rest."""
 
@@ -74,6 +76,7 @@ def draw_over_training(axes: Axes, table: Table, quantity: str, *, layer: str = 
             axes.plot(steps, heights, **look, linewidth=1)
             axes.plot(steps[-1:], heights[-1:], "x", color=look["color"], markersize=8)
     axes.set_xlabel("training step")
+    axes.locator_params(axis="x", nbins=MOST_TICKS)
     if log:
         axes.set_yscale("log")
         _plain_if_short(axes.yaxis, *axes.get_ylim())
@@ -206,8 +209,8 @@ def draw_heat_map(
             look = {"linewidth": 2, **looks[place % len(looks)], "path_effects": outline}
             axes.plot(*zip(*inside, strict=True), label=name, **look)
     for names, set_ticks in ((columns, axes.set_xticks), (heights, axes.set_yticks)):
-        stride = math.ceil(len(names) / 7)
-        set_ticks([i + 0.5 for i in range(0, len(names), stride)], [_place_name(name) for name in names[::stride]])
+        places = _ticked(names)
+        set_ticks([place + 0.5 for place in places], [_place_name(names[place]) for place in places])
     axes.set_xlim(0, len(columns))
     axes.set_ylim(0, len(heights))
     axes.grid(False)
@@ -218,6 +221,23 @@ def draw_heat_map(
     axes.spines[:].set_color(GRAY)
 
 
+def _ticked(values: Sequence[float]) -> list[int]:
+    """Places of a sorted axis that are named: all if there is room, else the powers of ten, else every second, ….
+
+    Example:
+        >>> _ticked([0.1, 0.5, 1.0]), _ticked([10 ** (place / 4) for place in range(-8, 5)]), _ticked(range(10))
+        ([0, 1, 2], [0, 4, 8, 12], [0, 2, 4, 6, 8])
+    """
+    powers = [place for place, value in enumerate(values) if _is_power(value)]
+    if len(values) > MOST_TICKS and 3 <= len(powers) <= MOST_TICKS:
+        return powers
+    return list(range(0, len(values), math.ceil(len(values) / MOST_TICKS)))
+
+
+def _is_power(value: float) -> bool:
+    return value > 0 and abs(math.log10(value) - round(math.log10(value))) < 1e-3
+
+
 def _place_name(value: float) -> str:
     """A number with three digits; a small power of ten as a power.
 
@@ -225,9 +245,9 @@ def _place_name(value: float) -> str:
         >>> _place_name(0.0001), _place_name(0.03162), _place_name(10.0)
         ('10⁻⁴', '0.0316', '10')
     """
-    power = math.log10(value) if value > 0 else 0.0
-    is_small_power = power < -1 and abs(power - round(power)) < 1e-3
-    return f"10{str(round(power)).translate(SUPERSCRIPTS)}" if is_small_power else f"{value:.3g}"
+    if _is_power(value) and value < 0.09:
+        return f"10{str(round(math.log10(value))).translate(SUPERSCRIPTS)}"
+    return f"{value:.3g}"
 
 
 def _between(values: Sequence[float], value: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from wellcond.report.figures.style import GRAY, Curve, bare_axes, draw_curves, new_figure
@@ -80,5 +81,5 @@ def _zoom(axes: Axes, curves: Mapping[str, Sequence[Curve]]) -> None:
     if 0 < least < top:
         axes.set_ylim(0.9 * least, top)
         above = [f"{method} {number(value)}" for method, value in highest.items() if value > top]
-        note = f"higher at times: {', '.join(above)}" if above else ""
+        note = fill(f"higher at times: {', '.join(above)}", 40) if above else ""
         axes.text(0.98, 0.98, note, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=GRAY)

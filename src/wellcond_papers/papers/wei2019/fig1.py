@@ -44,8 +44,13 @@ ARMS = {
     for kind, text in NETWORKS.items()
     for line, settings in LINES.items()
 }
-LOOKS = {"printed": "-", "detached": ":", "batch": "--", "measured": "o"}
-"""The line style of each formula."""
+LOOKS: dict[str, dict[str, Any]] = {
+    "printed": {"linestyle": "-"},
+    "detached": {"linestyle": ":"},
+    "batch": {"linestyle": "--"},
+    "measured": {"linestyle": "", "marker": "o", "fillstyle": "none", "markersize": 5},
+}
+"""The look of each formula; rings let the line of a prediction be seen that goes through them."""
 ERROR = 0.02
 """The relative error of a measured λ_max."""
 GAMMAS = [0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
@@ -166,7 +171,7 @@ def draw(table: Table) -> Figure:
                 if values := table.arm(f"{kind}: {line}").mean_by_layer(quantity):
                     color = COLORS[0 if settings["norm"] == "batch" else 1]
                     gammas = table[0].settings["gammas"]
-                    panel.plot(gammas, list(values.values()), LOOKS[settings["formula"]], color=color, label=line)
+                    panel.plot(gammas, list(values.values()), **LOOKS[settings["formula"]], color=color, label=line)
             panel.set_yscale("log")
             panel.minorticks_off()  # laying them out would take most of the time
             panel.set_xlabel("γ")
