@@ -21,7 +21,7 @@ ABSENT, NOT_FINITE, NOT_POSITIVE, LOWEST, HIGHEST = 0, 1, 2, 3, 65535
 
 
 def thinned(series: Series, points: int = CURVE_POINTS) -> Series:
-    """At most this number of points: of each stretch of the series its smallest, its largest and its first NaN.
+    """At most this number of points: both ends, and of each stretch its smallest, its largest and its first NaN.
 
     Args:
         series: Series of any length.
@@ -37,14 +37,14 @@ def thinned(series: Series, points: int = CURVE_POINTS) -> Series:
     total = len(series)
     if total <= points:
         return series
-    stretches = (points - 1) // 3
+    stretches = (points - 2) // 3
     starts = np.linspace(0, total, stretches, endpoint=False).astype(np.int64)
     is_finite = np.isfinite(series.values)
     low = _first_extreme(np.where(is_finite, series.values, np.inf), starts, np.minimum)
     high = _first_extreme(np.where(is_finite, series.values, -np.inf), starts, np.maximum)
     broken = np.flatnonzero(~is_finite)
     broken = broken[np.unique(np.searchsorted(starts, broken, side="right"), return_index=True)[1]]
-    chosen = np.unique(np.concatenate((low, high, broken, [total - 1])))
+    chosen = np.unique(np.concatenate((low, high, broken, [0, total - 1])))
     return Series(series.steps[chosen], series.values[chosen])
 
 

@@ -128,8 +128,9 @@ class Result(ABC):
         if is_rendered("page", type(self)):
             return str(rendered("page", self))
         return (
-            f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{type(self).__name__}</title>\n'
-            f"</head>\n<body>\n{self._repr_html_()}\n</body>\n</html>\n"
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f"<title>{type(self).__name__}</title>\n</head>\n<body>\n{self._repr_html_()}\n</body>\n</html>\n"
         )
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 
 from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
 from wellcond.report.findings import flat, worst
@@ -173,14 +174,14 @@ def _bars(strip: Strip) -> str:
 
 
 def _curve(strip: Strip) -> str:
+    """Lines through the values, with gaps where they are not finite."""
     last = max(len(strip.values) - 1, 1)
-    places = [
-        f"{100 * i / last:.2f},{100 - 100 * strip.height(value):.2f}"
-        for i, value in enumerate(strip.values)
-        if math.isfinite(value)
-    ]
-    line = f'<polyline points="{" ".join(places)}" fill="none" vector-effect="non-scaling-stroke"/>'
-    return f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="curve">{line}</svg>'
+    lines = ""
+    for is_finite, stretch in groupby(enumerate(strip.values), key=lambda place: math.isfinite(place[1])):
+        if is_finite:
+            places = " ".join(f"{100 * i / last:.2f},{100 - 100 * strip.height(value):.2f}" for i, value in stretch)
+            lines += f'<polyline points="{places}" fill="none" vector-effect="non-scaling-stroke"/>'
+    return f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="curve">{lines}</svg>'
 
 
 def tree_list(tree: Node, findings: Sequence[Finding], key: str = "") -> str:
