@@ -375,10 +375,12 @@ class Problem:
 
         Enter it before `measuring()`.
         """
-        precision = self._precision(self.precision)
-        with trained_in(precision):
-            yield precision
+        with own_arithmetic():  # which reads the autocast that the call is made in
+            precision = self._precision(self.precision)
+            with trained_in(precision):
+                yield precision
 
+    @own_arithmetic()
     def says_precision(self, trained: str, measured: str) -> str:
         """A sentence on what is computed as in training, and what is not; empty without autocast.
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -22,6 +22,12 @@ from wellcond.network.isolation.precision import Precision
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
 HALF = (torch.float16, torch.bfloat16)
 FULL_PRECISION = ("none", "ieee")
+BY_BACKEND = [
+    backend.matmul
+    for backend in (torch.backends.cuda, torch.backends.mkldnn)
+    if hasattr(getattr(backend, "matmul", None), "fp32_precision")
+]
+"""Precision settings of single backends, since torch 2.9."""
 LOOK_AGAIN = 0.5
 """Seconds. The garbage collector may release a turn in the waiting thread itself, just before it begins to wait."""
 
@@ -70,32 +76,46 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_TURN.reset)  # the thread that has the turn is not in the child
 
 
+class _Products(NamedTuple):
+    """How float32 matrices are multiplied: the setting of each backend, and the common one."""
+
+    by_backend: tuple[str, ...]
+    common: str
+
+
+PRECISE = _Products(("ieee",) * len(BY_BACKEND), "highest")
+"""Without TF32, which keeps ten bits, and on a CPU without bfloat16."""
+
+
 class _Trained:
     """What passes are computed in at the moment, and what the user had set when the turn began.
 
     Attributes:
         now: Precision of passes as the user trains; None: full precision.
         autocast: Dtype of the user's `torch.autocast`, by device type.
-        matmuls: The user's precision of float32 products, by backend and in common; None: full precision anyway.
+        products: How the user lets float32 matrices be multiplied.
     """
 
     def __init__(self) -> None:
         self.now: Precision | None = None
         self.autocast: dict[str, torch.dtype] = {}
-        self.matmuls: tuple[list[str], str] | None = None
+        self.products = PRECISE
 
-    def read_autocast(self) -> None:
+    def read_settings(self) -> None:
         enabled = filter(torch.is_autocast_enabled, DEVICE_TYPES)
         self.autocast = {kind: torch.get_autocast_dtype(kind) for kind in enabled}
+        self.products = PRECISE
+        if not _is_precise():
+            self.products = _read_products()
+            _set_products(self.products)
 
 
 _TRAINED = _Trained()
 
 
 def surrounding_autocast(kind: str) -> torch.dtype | None:
-    """Dtype of the autocast that the user is in, or was in when the library was called; None outside of one."""
-    is_inside = torch.is_autocast_enabled(kind)
-    return torch.get_autocast_dtype(kind) if is_inside else _TRAINED.autocast.get(kind)
+    """Dtype of the autocast that the library was called in; None outside of one. Call it in `own_arithmetic`."""
+    return _TRAINED.autocast.get(kind)
 
 
 def precision_now() -> Precision | None:
@@ -109,7 +129,7 @@ def trained_in(precision: Precision | None) -> Iterator[None]:
     with own_arithmetic():
         outer, _TRAINED.now = _TRAINED.now, precision
         try:
-            with contextlib.nullcontext() if precision is None else _as_set_by_user():
+            with own_arithmetic() if precision is None else _multiplied(_TRAINED.products):
                 yield
         finally:
             _TRAINED.now = outer
@@ -168,7 +188,7 @@ class own_arithmetic(contextlib.ContextDecorator):  # noqa: N801, it is used lik
 
     def __enter__(self) -> None:
         if _TURN.__enter__():
-            _TRAINED.read_autocast()
+            _TRAINED.read_settings()
         self._settings = contextlib.ExitStack()
         try:
             if torch.is_inference_mode_enabled():
@@ -180,7 +200,7 @@ class own_arithmetic(contextlib.ContextDecorator):  # noqa: N801, it is used lik
             if torch.is_anomaly_enabled():  # which makes passes slow, and prints where the user's own code is to blame
                 self._settings.enter_context(torch.autograd.set_detect_anomaly(False))
             if _TRAINED.now is None and not _is_precise():
-                self._settings.enter_context(_precise())
+                self._settings.enter_context(_multiplied(PRECISE))
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -201,38 +221,36 @@ def _is_precise() -> bool:
     return all(matmul.fp32_precision in FULL_PRECISION for matmul in BY_BACKEND)
 
 
-@contextlib.contextmanager
-def _precise() -> Iterator[None]:
-    """Products of float32 matrices without TF32, which keeps ten bits, and on a CPU without bfloat16."""
-    own = [matmul.fp32_precision for matmul in BY_BACKEND]
+def _read_products() -> _Products:
+    """How float32 matrices are multiplied; call `_set_products` next.
+
+    Torch refuses to read the common setting while those of backends contradict it, so these are changed first.
+    """
+    by_backend = []
     for matmul in BY_BACKEND:
-        matmul.fp32_precision = "ieee"  # torch refuses to read the common setting while these contradict it
-    outer, _TRAINED.matmuls = _TRAINED.matmuls, (own, torch.get_float32_matmul_precision())
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        _set_matmuls(*_TRAINED.matmuls)
-        _TRAINED.matmuls = outer
+        value = matmul.fp32_precision
+        matmul.fp32_precision = "none"
+        # what a backend has from the setting of all backends shall follow that one also later
+        by_backend.append("none" if matmul.fp32_precision == value else value)
+        matmul.fp32_precision = "ieee"
+    return _Products(tuple(by_backend), torch.get_float32_matmul_precision())
+
+
+def _set_products(products: _Products) -> None:
+    torch.set_float32_matmul_precision(products.common)
+    for matmul, precision in zip(BY_BACKEND, products.by_backend, strict=True):
+        matmul.fp32_precision = precision
 
 
 @contextlib.contextmanager
-def _as_set_by_user() -> Iterator[None]:
-    """Products of float32 matrices as the user has set them, inside of `_precise`."""
-    if _TRAINED.matmuls is None:
-        yield
-        return
-    _set_matmuls(*_TRAINED.matmuls)
+def _multiplied(products: _Products) -> Iterator[None]:
+    """Inside, float32 matrices are multiplied in this way."""
+    before = _read_products()
+    _set_products(products)
     try:
         yield
     finally:
-        _set_matmuls(["ieee" for _ in BY_BACKEND], "highest")
-
-
-def _set_matmuls(by_backend: list[str], common: str) -> None:
-    torch.set_float32_matmul_precision(common)
-    for matmul, precision in zip(BY_BACKEND, by_backend, strict=True):
-        matmul.fp32_precision = precision
+        _set_products(before)
 
 
 @contextlib.contextmanager
@@ -270,11 +288,3 @@ def attention_of_training() -> Iterator[None]:
     """Every kernel of attention, inside of a measurement, which takes the only one with a double backward."""
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
         yield
-
-
-BY_BACKEND = [
-    backend.matmul
-    for backend in (torch.backends.cuda, torch.backends.mkldnn)
-    if hasattr(getattr(backend, "matmul", None), "fp32_precision")
-]
-"""Precision settings of single backends, since torch 2.9."""
