@@ -67,6 +67,14 @@ def plain(name: str, seed: int = 0) -> list[float]:
     return numbers(MEASUREMENTS[name](problem(*build(seed))))
 
 
+@cache
+def as_trained(name: str, autocast: torch.dtype, is_hooked: bool) -> list[float]:
+    """In no state, but with the autocast as an argument, and with hooks on the gradients of parameters."""
+    model, batches = build()
+    with parameter_hooks(model) if is_hooked else contextlib.nullcontext():
+        return numbers(MEASUREMENTS[name](problem(model, batches, autocast=autocast)))
+
+
 # the states
 
 
@@ -83,14 +91,21 @@ def setting(switch: Callable[[Any], Any], inside: Any, before: Any) -> Iterator[
 def gradient_hooks(model: nn.Module) -> Iterator[None]:
     """Of all kinds, each making gradients ten times smaller."""
     with contextlib.ExitStack() as handles:
-        for p in model.parameters():
-            handles.callback(p.register_hook(lambda g: 0.1 * g).remove)
+        handles.enter_context(parameter_hooks(model))
         parts = list(model.children())
         handles.callback(parts[0].register_full_backward_hook(lambda _m, gi, _go: tuple_of_tenths(gi)).remove)
         handles.callback(parts[-1].register_full_backward_pre_hook(lambda _m, go: tuple_of_tenths(go)).remove)
         handles.callback(torch.autograd.graph.register_multi_grad_hook(list(model.parameters()), fail).remove)
         handles.callback(of_all_modules.register_module_full_backward_hook(fail).remove)
         yield
+
+
+@contextlib.contextmanager
+def parameter_hooks(model: nn.Module) -> Iterator[None]:
+    handles = [p.register_hook(lambda g: 0.1 * g) for p in model.parameters()]
+    yield
+    for handle in handles:
+        handle.remove()
 
 
 def tuple_of_tenths(gradients: Any) -> Any:
@@ -130,6 +145,9 @@ STATES: dict[str, State] = {
     ),
 }
 """States that set different things are entered together: none of them may be seen."""
+AUTOCAST = {"autocast_bfloat16_and_hooks": torch.bfloat16, "autocast_float16_and_no_grad": torch.float16}
+TRAIN_COPIES = ("diagnose", "suggest_lr", "treat")
+"""These train copies as the user trains: in autocast, as if it had been an argument, and with hooks on parameters."""
 KEEP_THEIR_STEP_ON_THE_DEFAULT_DEVICE = ("covariate_shift", "diagnose", "suggest_lr")
 """These step a copy of the user's Adam, which makes a tensor of its own; nobody can step an Adam on "meta"."""
 
@@ -145,7 +163,10 @@ def test_a_users_state_does_not_enter_a_number(state: str, name: str) -> None:
         before = snapshot(model)
         result = numbers(MEASUREMENTS[name](problem(model, batches)))
         assert_unchanged(before, snapshot(model))
-    assert result == pytest.approx(plain(name), rel=1e-6, abs=1e-7, nan_ok=True)
+    expected = plain(name)
+    if name in TRAIN_COPIES and state in AUTOCAST:
+        expected = as_trained(name, AUTOCAST[state], state.endswith("hooks"))
+    assert result == pytest.approx(expected, rel=1e-6, abs=1e-7, nan_ok=True)
 
 
 # autocast and reduced precision
@@ -193,6 +214,36 @@ def test_under_autocast_a_curvature_matrix_is_that_of_float64(kind: Any) -> None
     assert float((dense - truth).abs().max()) < 1e-5 * scale
     assert float((combined - 3 * truth).abs().max()) < 3e-5 * scale
     assert float((values - torch.linalg.eigvalsh(truth)).abs().max()) < 1e-5 * scale
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0])),
+        lambda outputs, targets: nn.functional.cross_entropy(outputs, targets) + outputs.square().mean(),
+    ],
+    ids=["plain", "weighted", "own"],
+)
+def test_curvature_and_conditioning_in_a_diagnosis_do_not_see_autocast(loss: Any, dtype: torch.dtype) -> None:
+    """Inspection and trial come first, in half precision; nothing that they found out may change a number."""
+
+    def measured() -> list[list[float]]:
+        model, batches = build()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        result = wc.diagnose(wc.Problem(model, loss, batches), optimizer, budget="full")
+        assert not result.failed
+        assert result.gradients is not None
+        parts = (result.conditioning, result.neurons, result.max_lr, result.hessian, result.evidence.trace)
+        norms = [*result.gradients.norms.values(), result.gradients.loss]
+        return [norms, *(numbers(part) for part in parts)]
+
+    outside = measured()
+    with torch.autocast("cpu", dtype):
+        inside = measured()
+    assert inside == outside
 
 
 def test_a_models_own_autocast_is_not_given_weights_of_an_earlier_pass() -> None:

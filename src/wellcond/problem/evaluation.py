@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.network.calling import dtype_name, logits_of, one_line, tensors_in
-from wellcond.network.isolation.arithmetic import passes
+from wellcond.network.isolation.arithmetic import HALF, passes, precision_now, trained_in
 from wellcond.network.isolation.copies import Fingerprint
 from wellcond.network.isolation.isolation import generator_states, gradient_hooks_off, rng_kept, seed_generators
 from wellcond.network.isolation.snapshot import Snapshot, kept
@@ -117,9 +117,11 @@ class RecognizedLoss:
             loss, takes_logits = self._called(index, raw, targets)
             _check(loss, why_not_finite)
             seen = self._seen(call, raw, targets, takes_logits)
-            if seen.only is not None:
-                self._recognize(index, seen.loss_at, seen.only, targets, loss)
-            terms = self._count(index, seen, raw, batch, loss, is_one_batch)
+            with trained_in(None):  # what kind of loss it is does not depend on the precision of training
+                wide = _in_float32(seen, targets)
+                if wide.only is not None:
+                    self._recognize(index, wide.loss_at, wide.only, targets, loss)
+                terms = self._count(index, wide, raw, batch, loss, is_one_batch)
         self.is_known = True
         loss_at: Loss = seen.loss_at
         outputs = seen.only
@@ -206,9 +208,13 @@ class RecognizedLoss:
         return Snapshot([code], known=self._model.modules())
 
     def _forget_if_changed(self) -> None:
-        """Recognize the loss again after a change: with another class weight, say, it is another likelihood."""
-        held = self._held()
-        now = Fingerprint(held.values, [*held.parameters, *held.tensors])
+        """Recognize the loss again after a change: with another class weight, say, it is another likelihood.
+
+        In another precision too: what is measured in full precision depends on nothing that was seen in half of it.
+        """
+        held, precision = self._held(), precision_now()
+        autocast = None if precision is None else precision.autocast
+        now = Fingerprint([*held.values, autocast], [*held.parameters, *held.tensors])
         if self._fingerprint is not None and not now.is_same_as(self._fingerprint):
             self.is_known, self.likelihood = False, None
             self._terms, self._names, self._recognized_on = TermCounter(), None, set()
@@ -279,6 +285,19 @@ class RecognizedLoss:
                 return terms
             self.likelihood = None
         return self._terms.of(index, batch, is_one_batch)
+
+
+def _in_float32(seen: SeenOutputs, targets: Any) -> SeenOutputs:
+    """The outputs in float32 if they are in half precision; as they are if the loss takes no others."""
+    if not any(t.dtype in HALF for t in seen.tensors):
+        return seen
+    wide = [t.detach().float() if t.dtype in HALF else t.detach() for t in seen.tensors]
+    try:
+        with torch.no_grad():
+            seen.loss_of(wide, targets)
+    except Exception:  # as a loss with a class weight in half precision
+        return seen
+    return replace(seen, tensors=wide)
 
 
 def why_loss_failed(index: int, outputs: Any, targets: Any, error: Exception) -> str:
