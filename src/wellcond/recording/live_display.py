@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -25,8 +26,8 @@ class LiveDisplay:
 
     def __init__(self, run: Callable[[], Run], clock: Callable[[], float] = time.perf_counter) -> None:
         self._run, self._clock, self._output = run, clock, CellOutput()
-        self.show()
-        self._next = clock() + BETWEEN
+        self._next = -math.inf
+        self.refresh()
 
     def refresh(self) -> None:
         """Show the run as it is, if it is time to."""

@@ -120,7 +120,7 @@ def shows_progress(call: Callable[P, T]) -> Callable[P, T]:
     def showing(*args: P.args, **kwargs: P.kwargs) -> T:
         if _is_inside.get():
             return call(*args, **kwargs)
-        with _outermost():
+        with without_bars():
             if kwargs.get("progress") is not None or not is_watched():
                 return call(*args, **kwargs)
             with bar() as kwargs["progress"]:
@@ -130,8 +130,8 @@ def shows_progress(call: Callable[P, T]) -> Callable[P, T]:
 
 
 @contextlib.contextmanager
-def _outermost() -> Iterator[None]:
-    """Calls inside of this one show no bar of their own."""
+def without_bars() -> Iterator[None]:
+    """Calls inside of it show no bar of their own."""
     token = _is_inside.set(True)
     try:
         yield

@@ -38,14 +38,15 @@ def duration(seconds: float) -> str:
     """A time to two or three digits.
 
     Example:
-        >>> duration(0.0042), duration(1.234), duration(200)
-        ('4.2 ms', '1.2 s', '3 min 20 s')
+        >>> duration(0.0042), duration(1.234), duration(179.8)
+        ('4.2 ms', '1.2 s', '3 min 0 s')
     """
     if seconds < 0.1:
         return f"{1000 * seconds:.2g} ms"
     if seconds < 10:
         return f"{seconds:.2g} s"
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{seconds:.0f} s" if seconds < 120 else f"{minutes} min {rest} s"
 
 
 def text_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:

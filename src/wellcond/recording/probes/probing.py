@@ -28,6 +28,7 @@ from wellcond.recording.probes.subject import Subject, fewest
 from wellcond.recording.watching.layout import Layout
 from wellcond.results import Row
 from wellcond.results import quantities as q
+from wellcond.results.progress import without_bars
 
 CURVATURE, CONDITIONING, SHIFT, PASS, INSPECTION = "curvature", "conditioning", "shift", "activations", "inspection"
 GRADIENT_OF_FEW = "noise"
@@ -135,7 +136,8 @@ class Probing:
             INSPECTION: lambda: self._inspect(problem),
             GRADIENT_OF_FEW: lambda: self._measure_gradient(problem),
         }
-        rows = runs[part]()
+        with without_bars():  # the terminal and the cell are the training's
+            rows = runs[part]()
         return [*rows, Row(step, "", q.PROBED_EXAMPLES, float(self.examples), "examples")]
 
     def adapt(self, name: str, step: int, batch: Any, was_poor: bool) -> None:
