@@ -43,11 +43,11 @@ class LogProbabilities(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in WATCHED:
-            given = next(iter([*args, *(kwargs or {}).values()]), None)
-            if isinstance(given, Tensor) and given.requires_grad and given.dim() > 1:
-                self._look_at(WATCHED[func], given.detach().double())
+            first = next(iter([*args, *(kwargs or {}).values()]), None)
+            if isinstance(first, Tensor) and first.requires_grad and first.dim() > 1:
+                self._look_at(WATCHED[func], first.detach().double())
         return func(*args, **(kwargs or {}))
 
-    def _look_at(self, name: str, given: Tensor) -> None:
-        dims = frozenset(dim for dim in range(given.dim()) if is_normalized(given, dim))
-        self.seen.append(LogArgument(name, tuple(given.shape), dims, bool(dims) and bool((given >= 0).all())))
+    def _look_at(self, name: str, values: Tensor) -> None:
+        dims = frozenset(dim for dim in range(values.dim()) if is_normalized(values, dim))
+        self.seen.append(LogArgument(name, tuple(values.shape), dims, bool(dims) and bool((values >= 0).all())))
