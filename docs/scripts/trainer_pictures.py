@@ -22,6 +22,8 @@ PICTURES = DOCS / "figures" / "trainers"
 NAMES = ("lightning", "transformers", "accelerate", "ray-train", "loggers")
 SIZE = "1180,760"
 PORT = 6123
+SHOWN = "loss|norm|update_ratio$"
+"""Series that TensorBoard shows."""
 
 
 def photograph(address: str, picture: Path, patience: int = 8000) -> None:
@@ -43,7 +45,7 @@ def tensorboard(folder: Path) -> Iterator[str]:
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(address)
                 break
-        yield f"{address}/#scalars"
+        yield f"{address}/#scalars&_smoothingWeight=0&tagFilter={SHOWN}"
     finally:
         server.terminate()
         server.wait()

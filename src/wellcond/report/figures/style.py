@@ -68,8 +68,12 @@ def bare_axes(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def look_of(index: int) -> dict[str, Any]:
-    """The color and the style of the line of a network, by its place among the networks."""
-    return {"color": COLORS[index % len(COLORS)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}
+    """The color and the style of the line of a network, by its place among the networks.
+
+    Colors come back after one round, with other styles.
+    """
+    rounds, place = divmod(index, len(COLORS))
+    return {"color": COLORS[place], "linestyle": LINE_STYLES[(place + rounds) % len(LINE_STYLES)]}
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
