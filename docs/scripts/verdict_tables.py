@@ -24,10 +24,7 @@ from examine_runs import shares as run_shares  # noqa: E402
 
 def verdict_examination() -> str:
     """What the last examination showed, at first sight and after mending, and by rule at first sight."""
-    last = sorted(path for path in EXAMINATIONS.iterdir() if path.name.startswith("2"))[-1]
-    results = {
-        name: json.loads(path.read_text(encoding="utf-8")) for name in RUNS if (path := last / f"{name}.json").exists()
-    }
+    results = _last_results(EXAMINATIONS)
     goals = {name: shares(result) for name, result in results.items()}
     rows = [[goal, *(_of(*goals[name][goal]) for name in results)] for goal in goals["first"]]
     by_rule: dict[str, list[dict[str, Any]]] = {}
@@ -45,10 +42,7 @@ def verdict_examination() -> str:
 
 def run_examination() -> str:
     """What the last examination of recorded runs showed, and every fault of it, at first sight."""
-    last = sorted(path for path in RUN_EXAMINATIONS.iterdir() if path.name.startswith("2"))[-1]
-    results = {
-        name: json.loads(path.read_text(encoding="utf-8")) for name in RUNS if (path := last / f"{name}.json").exists()
-    }
+    results = _last_results(RUN_EXAMINATIONS)
     goals = {name: run_shares(result) for name, result in results.items()}
     rows = [[goal, *(_of(*goals[name][goal]) for name in results)] for goal in goals["first"]]
     faults = [
@@ -62,6 +56,13 @@ def run_examination() -> str:
             table(["fault", "its rule and step", "first finding"], faults),
         ]
     )
+
+
+def _last_results(examinations: Path) -> dict[str, Any]:
+    """Results of the last examination that was held; cases of a later one may be written already."""
+    last = max(path.parent for path in examinations.glob("2*/first.json"))
+    paths = {name: last / f"{name}.json" for name in RUNS}
+    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
 
 
 def _said(findings: list[dict[str, Any]]) -> str:
