@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 
 from wellcond.diagnosis import rules
@@ -100,7 +101,13 @@ def _file(name: str) -> str:
 def _sources(name: str) -> Iterator[RuleSource]:
     for package, registry in ((rules, RULES), (run_rules, RUN_RULES)):
         if name in registry and hasattr(package, _file(name)):
-            yield RuleSource(name, getattr(package, _file(name)))
+            yield _source(name, getattr(package, _file(name)))
+
+
+@cache
+def _source(name: str, file: ModuleType) -> RuleSource:
+    """Read once: the cards of a live display ask for it again and again."""
+    return RuleSource(name, file)
 
 
 def _first(name: str, sources: list[RuleSource]) -> Section:

@@ -148,7 +148,8 @@ def strip_plot(strip: Strip) -> str:
     ends = f"<span>{escape(strip.labels[0])}</span><span>{escape(strip.labels[-1])}</span>"
     return (
         f'<figure class="strip"><figcaption>{escape(strip.title)} by {where}{scale}: {escape(strip.caption())}'
-        f'</figcaption><div{width}><div class="field">{drawn}{_limits(strip)}</div><div class="ends">{ends}</div></div></figure>'
+        f'</figcaption><div{width}><div class="field">{drawn}{_limits(strip)}</div>'
+        f'<div class="ends">{ends}</div></div></figure>'
     )
 
 
