@@ -41,12 +41,12 @@ class Cell:
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
     """As in a kernel, where nothing but IPython can be imported for showing something."""
-    made = Cell()
+    shown_in = Cell()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object())))
-    monkeypatch.setitem(sys.modules, "IPython.display", made)
+    monkeypatch.setitem(sys.modules, "IPython.display", shown_in)
     for library in ("ipywidgets", "rich", "tqdm"):
         monkeypatch.setitem(sys.modules, library, None)
-    return made
+    return shown_in
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def test_a_notebook_is_known_by_its_kernel(monkeypatch: pytest.MonkeyPatch, shel
         monkeypatch.setitem(sys.modules, "IPython", shell)
     assert is_notebook() == is_there
     assert is_watched() == is_there  # tests have no terminal
-    with bar() as made:
-        assert isinstance(made, NotebookBar) == is_there
+    with bar() as shown:
+        assert isinstance(shown, NotebookBar) == is_there
 
 
 def test_an_output_is_replaced(cell: Cell) -> None:
@@ -89,16 +89,16 @@ def test_an_output_is_replaced(cell: Cell) -> None:
 
 
 def test_a_bar_needs_no_widgets_and_is_gone_at_the_end(cell: Cell, clock: SimpleNamespace) -> None:
-    with bar() as made:
-        made.plan("at most 100 training steps")
-        made("<early>", 0.1)
+    with bar() as shown:
+        shown.plan("at most 100 training steps")
+        shown("<early>", 0.1)
         assert cell.outputs == []  # a call that ends soon shows nothing
         clock.now = 1.0
-        made("<layers>", 0.25)
+        shown("<layers>", 0.25)
         clock.now = 1.1
-        made("too soon", 0.3)
+        shown("too soon", 0.3)
         clock.now = 3.0
-        made("trial", 0.75)
+        shown("trial", 0.75)
     ((first, second, last),) = cell.outputs
     assert 'value="0.250"' in first["text/html"]
     assert first["text/plain"] == "25%, about 3 s left at most 100 training steps: <layers>"
@@ -108,16 +108,16 @@ def test_a_bar_needs_no_widgets_and_is_gone_at_the_end(cell: Cell, clock: Simple
 
 
 def test_a_bar_at_its_ends(cell: Cell, clock: SimpleNamespace) -> None:
-    made = NotebookBar(patience=0.0)
-    made("begin", 0.0)
+    shown = NotebookBar(patience=0.0)
+    shown("begin", 0.0)
     clock.now = 1.0
-    made("end", 1.0)
+    shown("end", 1.0)
     assert [content["text/plain"] for content in cell.outputs[0]] == ["0% begin", "100% end"]
 
 
 def test_a_bar_that_was_never_shown_leaves_nothing(cell: Cell) -> None:
-    with bar() as made:
-        made("work", 0.5)
+    with bar() as shown:
+        shown("work", 0.5)
     assert cell.outputs == []
 
 
