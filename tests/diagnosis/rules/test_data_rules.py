@@ -244,6 +244,18 @@ def test_targets_that_are_all_the_same(outputs: int, loss: nn.Module, target: to
     assert "constant-target" not in findings(perceptron(outputs=outputs), loss, (x[:32], y[:32]))
 
 
+@pytest.mark.parametrize("later", [0, 1])
+def test_targets_that_differ_only_later_in_an_epoch_are_sorted(later: int) -> None:
+    """The first thousand examples are of one class: what comes after them decides what is wrong."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2048, FEATURES, generator=draw), torch.zeros(2048, dtype=torch.long)
+    y[1024:] = later
+    by_rule = findings(perceptron(outputs=2), nn.CrossEntropyLoss(), batches_of(x, y, 32))
+    expected, other = ("sorted-batches", "constant-target") if later else ("constant-target", "sorted-batches")
+    assert by_rule[expected].severity == "severe"
+    assert other not in by_rule
+
+
 def batches_of(x: torch.Tensor, y: torch.Tensor, size: int = 16) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return list(zip(x.split(size), y.split(size), strict=True))
 

@@ -59,6 +59,7 @@ class TensorFacts:
         least_label: Smallest index that is not negative: losses leave out −100, or −1; NaN for numbers.
         may_be_lengths: Whether it may count entries of others: in every batch its largest value is the size of a
             dimension of another tensor there, or its sum the length of one.
+        is_of_epoch: Whether all of an epoch was read.
     """
 
     name: str
@@ -86,6 +87,12 @@ class TensorFacts:
     is_ordered: bool = False
     least_label: float = math.nan
     may_be_lengths: bool = False
+    is_of_epoch: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all entries are the same, but for negative indices, which losses leave out."""
+        return self.high in (self.low, self.least_label)
 
     @property
     def features(self) -> int:

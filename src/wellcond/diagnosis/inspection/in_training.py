@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Sized
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -81,6 +82,18 @@ def refused(problem: Problem) -> Refused | None:
                 is_usual = _passed(copy, 0, first) != ("", True)
                 return None if is_usual else _refused(index, batch, first, error)
     return None
+
+
+def targets_of_epoch(problem: Problem) -> tuple[list[Any], bool]:
+    """The targets of every batch, as far as the time allows, and whether that is the whole epoch; nothing is passed."""
+    began = time.perf_counter()
+    targets: list[Any] = []
+    with problem.measuring(), contextlib.closing(problem.draws(0, epochs=1)) as batches:
+        for _, of_batch in batches:
+            targets.append(of_batch)
+            if time.perf_counter() - began > SECONDS:
+                return targets, False
+    return targets, True
 
 
 def _trained_copy(problem: Problem) -> Problem:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from wellcond.diagnosis.inspection.data import TensorFacts, facts_of
 from wellcond.diagnosis.inspection.failures import Failures
-from wellcond.diagnosis.inspection.in_training import reached_in_training, refused
+from wellcond.diagnosis.inspection.in_training import reached_in_training, refused, targets_of_epoch
 from wellcond.diagnosis.inspection.inspection import Inspection, NanState, TurnedView
 from wellcond.diagnosis.inspection.outputs import OutputFacts, output_facts
 from wellcond.diagnosis.inspection.passes import Forward, Passes
@@ -80,7 +80,7 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         examples=passes.examples,
         batch_size=examples_in(batches[0]) if batches else 0,
         inputs=failures.attempt("the inputs", lambda: _data_facts(problem, batches, "inputs"), ()),
-        targets=failures.attempt("the targets", lambda: _data_facts(problem, batches, "targets"), ()),
+        targets=failures.attempt("the targets", lambda: _target_facts(problem, batches), ()),
         signals=failures.attempt("the signals of the layers", lambda: tuple(signals.signals()), ()),
         attention=tuple(signals.attention()),
         all_masked=tuple(signals.all_masked()),
@@ -213,6 +213,18 @@ def _with_training(
         reached = failures.attempt("the loss in training mode", lambda: reached_in_training(problem), reached)
     failing = failures.attempt("the rest of the batches", lambda: refused(problem), None)
     return replace(inspection, reached_in_training=reached, refused=failing)
+
+
+def _target_facts(problem: Problem, batches: list[Any]) -> tuple[TensorFacts, ...]:
+    """Facts about the targets. If all that were read are the same, others may come later in the epoch."""
+    facts = _data_facts(problem, batches, "targets")
+    if len(facts) != 1 or not facts[0].is_constant:
+        return facts
+    targets, is_whole = targets_of_epoch(problem)
+    if len(targets) <= len(batches):  # a few batches that were passed by hand are no epoch
+        return facts
+    every = facts_of(targets, "targets", has_channels_first(problem.model))
+    return tuple(replace(fact, is_of_epoch=is_whole) for fact in every)
 
 
 def _data_facts(problem: Problem, batches: list[Any], name: Literal["inputs", "targets"]) -> tuple[TensorFacts, ...]:

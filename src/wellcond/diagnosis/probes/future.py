@@ -54,7 +54,7 @@ def shift(subject: Subject) -> Shift | None:
     """Compare targets with inputs of nearby steps, and exchange the inputs that come later.
 
     Returns:
-        None if the targets are not the inputs of another step.
+        None if the targets are not the inputs of a step, or those of its own that it does not see.
     """
     copying: Shift | None = None
     for sequence, pair, each in reversed(_candidates(subject)):
@@ -65,6 +65,8 @@ def shift(subject: Subject) -> Shift | None:
             return replace(each, future=future, past=past, layer=layer)
         # without a shift, only a network with a memory tells the steps from the examples
         past = _past(subject, sequence, pair) if each.is_tokens else 0.0
+        if each.is_tokens and not _own(subject, sequence, pair):
+            continue  # the model shifts its inputs by itself, as a decoder that is taught with the right tokens
         copying = replace(each, past=past)
         if past > subject.tolerance:
             return replace(copying, future=_future(subject, sequence, pair, each))
@@ -163,6 +165,14 @@ def _past(subject: Subject, sequence: Sequence, pair: Compared) -> float:
     last = int(pair.counted.any(0).nonzero()[-1, 0])
     where = torch.zeros(sequence.grid.shape[:2], dtype=torch.bool, device=sequence.grid.device)
     where[:, :last] = True
+    return _change(subject, sequence, pair, where, slice(last, last + 1))
+
+
+def _own(subject: Subject, sequence: Sequence, pair: Compared) -> float:
+    """Exchange the inputs at a step that is late, and at all steps after it."""
+    last = int(pair.counted.any(0).nonzero()[-1, 0])
+    where = torch.zeros(sequence.grid.shape[:2], dtype=torch.bool, device=sequence.grid.device)
+    where[:, last:] = True
     return _change(subject, sequence, pair, where, slice(last, last + 1))
 
 

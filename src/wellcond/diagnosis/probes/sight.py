@@ -22,6 +22,9 @@ FALLS = 0.05
 """Fall of the loss between the two, over its range, from which on it falls for ever."""
 EQUAL = 1e-4
 """Change of the loss, relative to it, that may be rounding."""
+UNSEEN = 0.01
+"""Change by targets of other examples, over that by one target for all, that may be rounding: where a term without
+targets outweighs the others, as an exponential does, both are small next to the loss."""
 OF_ITS_OWN = 0.01
 """Relative change of the gradient by an example's outputs that other examples may cause, if it is its own."""
 SURE = 20.0
@@ -85,7 +88,7 @@ def sight(subject: Subject) -> Sight | None:
     draw = torch.Generator().manual_seed(0)
     outputs = _varied(exchanged, draw)
     value = exchanged.loss(outputs)
-    tolerance = EQUAL * max(abs(value), 1e-6)
+    tolerance = EQUAL * abs(value)
 
     def are_same(losses: list[float]) -> bool:
         return bool(losses) and all(abs(each - value) <= tolerance for each in losses)
@@ -100,7 +103,7 @@ def sight(subject: Subject) -> Sight | None:
         has_penalty = exchanged.with_graph(exchanged.outputs).requires_grad
     labels = _sure(exchanged)
     is_by_example = _is_by_example(exchanged, outputs)
-    is_unpaired = are_same(moved) and not are_same(same)
+    is_unpaired = are_same(moved) and not are_same(same) and _spread(moved, value) <= UNSEEN * _spread(same, value)
     return Sight(
         least=least,
         at_zero=at_zero,
@@ -157,11 +160,15 @@ def _with_one_target(exchanged: ExchangedOutputs, outputs: Tensor) -> Iterator[f
         yield exchanged.loss(outputs, repeated)
 
 
+def _spread(losses: list[float], value: float) -> float:
+    return max(abs(each - value) for each in losses)
+
+
 def _sees_targets(exchanged: ExchangedOutputs) -> bool:
     """Whether targets matter at the model's own outputs: at those of the size of counts, an exponential hides them."""
     value = exchanged.loss()
     return any(
-        abs(each - value) > EQUAL * max(abs(value), 1e-6) for each in _with_one_target(exchanged, exchanged.outputs)
+        abs(each - value) > EQUAL * abs(value) for each in _with_one_target(exchanged, exchanged.outputs)
     )
 
 

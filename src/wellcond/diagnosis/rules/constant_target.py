@@ -25,7 +25,8 @@ FEW_CLASSES = Condition(
     "classes", 2, origin="one of two classes may be as rare as fraud; all but one of three or more are not"
 )
 
-SOLVED = Condition("loss after the trial / before", 0.01, origin="no task is learned in some fifty steps")
+SOLVED = Condition("loss after the trial / before", 0.05, origin="no task is learned in some fifty steps")
+CROSS_ENTROPIES = ("bce", "bce-logits", "cross-entropy")
 IMAGES = 4
 """Dimensions of a batch of images."""
 
@@ -37,14 +38,14 @@ def constant_target(evidence: Evidence) -> Iterator[Finding]:
     Severe for labels of three classes or more. A warning for two, of which one may be rare, for targets per pixel or
     token, and for numbers. A note for numbers that are all 0 or all 1: a GAN's labels, or a residual that is to vanish;
     but severe if they are masks of the size of the images: those of a GAN are coarser. A warning if the loss is a
-    binary cross-entropy, all of the model is trained, and a few steps take the loss to a hundredth.
+    cross-entropy, all of the model is trained, and a few steps take the loss to a twentieth. Severe, too, if a whole
+    epoch was read, and they are labels of examples or that is so.
     """
     inspection = evidence.inspection
     if inspection is None or len(inspection.targets) != 1:
         return
     fact = inspection.targets[0]
-    is_constant = fact.high in (fact.low, fact.least_label)
-    if fact.examples < ENOUGH_EXAMPLES.at or not is_constant or fact.not_finite:
+    if fact.examples < ENOUGH_EXAMPLES.at or not fact.is_constant or fact.not_finite:
         return
     yield Finding(
         rule="constant-target",
@@ -63,10 +64,10 @@ def constant_target(evidence: Evidence) -> Iterator[Finding]:
 def _is_solved(evidence: Evidence, inspection: Inspection) -> bool:
     """Whether labels are right at once, without a judge among the frozen weights, as a generator has."""
     own = None if evidence.trial is None else evidence.trial.own
-    is_binary = inspection.output is not None and inspection.output.loss_kind in ("bce", "bce-logits")
+    is_of_labels = inspection.output is not None and inspection.output.loss_kind in CROSS_ENTROPIES
     is_whole = all(w.is_trainable for w in inspection.weights)
     return (
-        is_binary
+        is_of_labels
         and is_whole
         and own is not None
         and evidence.trial is not None
@@ -75,11 +76,14 @@ def _is_solved(evidence: Evidence, inspection: Inspection) -> bool:
 
 
 def _severity(evidence: Evidence, inspection: Inspection, fact: TensorFacts) -> Severity:
-    if not fact.is_index and _is_solved(evidence, inspection):
+    is_per_example = len(fact.shape) == 1 or fact.shape[1:] == (1,)
+    is_solved = _is_solved(evidence, inspection)
+    if fact.is_of_epoch and (is_solved or (fact.is_index and is_per_example)):
+        return "severe"
+    if not fact.is_index and is_solved:
         return "warning"
     if not fact.is_index:
         is_mask = any(len(each.shape) == IMAGES and each.shape[2:] == fact.shape[-2:] for each in inspection.inputs)
         return ("severe" if is_mask else "note") if fact.is_binary else "warning"
     classes = None if inspection.output is None else inspection.output.classes
-    is_per_example = len(fact.shape) == 1 or fact.shape[1:] == (1,)
     return "severe" if is_per_example and classes is not None and classes > FEW_CLASSES.at else "warning"

@@ -65,7 +65,7 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
         is_lower = trial.outcome(without) in FALLING and without.loss < own.loss - (1 - MUCH_LOWER.at) * abs(own.loss)
         only_without = trial.outcome(without) == "learns" != trial.outcome(own)
         if SHARE.is_severe(p) and (is_lower or only_without):
-            severity = "severe"
+            severity = "warning" if trial.halves else "severe"
         elif not without.loss < LOWER.at * own.loss:
             severity = "note"
     yield Finding(

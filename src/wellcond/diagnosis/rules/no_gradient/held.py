@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
@@ -20,6 +21,7 @@ from wellcond.diagnosis.reading import (
 )
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.rules.no_gradient.shares import NEVER_CALLED, UNUSED, share_of
+from wellcond.problem.training_step import TrainingStep
 
 
 @rule("no-gradient")
@@ -27,7 +29,8 @@ def not_held(evidence: Evidence) -> Iterator[Finding]:
     """Trainable parameters with a gradient that the optimizer does not hold, so that no step moves them.
 
     Severe if they hold a tenth of all weights, or if the optimizer holds others instead: it was created before the
-    model, or one of its layers, was exchanged. Layers that are fixed on purpose need requires_grad_(False).
+    model, or one of its layers, was exchanged. Layers that are fixed on purpose need requires_grad_(False). A note if
+    they judge what the others give, as a critic does, and another optimizer may hold them.
     """
     inspection, optimizer = evidence.inspection, evidence.optimizer
     if inspection is None or optimizer is None:
@@ -42,7 +45,7 @@ def not_held(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="no-gradient",
         layer=layers[0],
-        severity="severe" if is_much else "warning",
+        severity="note" if _judge(evidence, layers) else "severe" if is_much else "warning",
         basis="proven",
         summary=f"the optimizer does not hold the parameters of {listed(layers)}, {share:.0%} of all{instead}: no "
         "step moves them.",
@@ -86,6 +89,8 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
             remedy="model.requires_grad_()",
         )
     elif len(weights) > 1 and weights[-2].is_trainable and not (last := weights[-1]).is_trainable:
+        if _judge(evidence, [last.layer]):
+            return
         yield Finding(
             rule="no-gradient",
             layer=last.layer,
@@ -116,8 +121,20 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def _judge(evidence: Evidence, layers: list[str]) -> bool:
+    """Whether a training step calls layers more often than all others: on what these give, and on the data too."""
+    calls = {s.name: s.calls for s in evidence.inspection.weighted()} if evidence.inspection is not None else {}
+    judging = [count for name, count in calls.items() if name in layers]
+    others = [count for name, count in calls.items() if name not in layers]
+    is_own_step = isinstance(evidence.problem.loss, TrainingStep)
+    return is_own_step and bool(judging and others) and min(judging) > max(others)
+
+
 def _fresh_before_trained(model: nn.Module, weights: list[Weight]) -> list[Weight]:
     """Frozen layers, before one that is trained, whose weights are as they were initialized."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and not m.training]
+    if any(norm.running_mean is not None and bool(norm.running_mean.any()) for norm in norms):
+        return []  # statistics of data that were seen before
     last = max((i for i, w in enumerate(weights) if w.is_trainable), default=0)
     fixed = [w for w in weights[:last] if not w.is_trainable and w.role != "embedding"]
     if any(map(is_trained, fixed)):
