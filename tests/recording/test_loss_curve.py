@@ -73,6 +73,16 @@ def test_a_rise_that_grows_is_dated_to_its_beginning(step: int) -> None:
     assert not rise.is_abrupt
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rise_after_a_loss_without_a_trend_is_not_dated_to_its_start(seed: int) -> None:
+    """The lowest level is one of many by chance, and the others lie above it from the first step on."""
+    values = 0.3 * np.random.default_rng(seed).standard_normal(2000)
+    values[1000:] += np.clip(np.arange(1000) / 60, 0, 1.5)
+    rise = curve(values).rise
+    assert rise is not None
+    assert rise.step == pytest.approx(1000, rel=0.05)
+
+
 def test_a_swing_that_comes_again_is_no_rise() -> None:
     t = np.arange(1200)
     swings = 1 + 0.5 * np.sin(2 * np.pi * t / 300) + 0.05 * np.random.default_rng(0).standard_normal(1200)

@@ -111,7 +111,8 @@ def rise_in(series: Series, start: float, sigma: float) -> Rise | None:
     first = len(values) - widths[0] * (len(levels) - int(levels[:-1].argmin()))  # of the lowest block
     size = max(abs(start), sigma, 1e-300)
     height = min(level - lowest, max(start - lowest, size))  # an explosion begins long before its end
-    limit = lowest + max(height / 4, 2 * spread(levels[:-1] - smooth(levels[:-1], 5)))
+    chance = math.sqrt(2 * math.log(len(levels)))  # errors by which the lowest of them lies below the others
+    limit = lowest + max(height / 4, (2 + chance) * spread(levels[:-1] - smooth(levels[:-1], 5)))
     onset, passed = _onset(values, first, limit, height)
     if passed >= len(values) - 2:
         return None
