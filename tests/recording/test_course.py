@@ -164,6 +164,15 @@ def test_a_measured_symptom_is_a_note_while_the_loss_falls() -> None:
     assert [each.severity for each in course.findings] == ["note"]
 
 
+def test_a_measured_symptom_is_a_note_in_a_network_that_has_learned() -> None:
+    """Its loss does not fall any more; where nothing was learned, the symptom is what it was measured to be."""
+    seen = [finding("activation-drift", severity="severe")]
+    for losses, severity in ((learning(), "note"), (np.full(2000, 2.3), "severe")):
+        course = Course()
+        course.update(evidence(losses, inspected=seen, inspected_at=1990))
+        assert [each.severity for each in course.findings if each.rule == "activation-drift"] == [severity]
+
+
 @pytest.mark.slow
 def test_a_healthy_run_is_judged_again_and_again_without_a_word() -> None:
     course, losses = Course(), learning()

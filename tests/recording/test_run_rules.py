@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from made_up_runs import STEPS, by, evidence, learning, sampled
 
+from wellcond.recording.judging.run_rule import RunEvidence
+
 T = np.arange(1, STEPS + 1)
 ONES = np.ones(STEPS)
 
@@ -124,6 +126,21 @@ def test_steps_that_change_everything_and_learn_nothing() -> None:
     assert (finding.severity, finding.step) == ("severe", 1)
 
 
+def test_long_first_steps_are_a_warning_and_longer_ones_severe() -> None:
+    stuck = 2.3 + 0.05 * np.random.default_rng(0).standard_normal(STEPS)
+    for ratio, severity in ((0.05, []), (0.2, ["warning"]), (0.4, ["severe"])):
+        numbers = layers("update_ratio", fc1=ratio * ONES, fc2=ratio * ONES)
+        assert [each.severity for each in by("learning-rate-too-high", evidence(stuck, numbers))] == severity
+    two = layers("update_ratio", fc1=0.5 * ONES, fc2=0.01 * ONES)  # the median of two is between them
+    assert [each.severity for each in by("learning-rate-too-high", evidence(stuck, two))] == ["warning"]
+
+
+def test_long_first_steps_of_a_loss_that_falls_slowly_are_no_fault() -> None:
+    """It falls by less than the noise of a single loss in all, which the level of half a run shows."""
+    slow = 2.3 - 6e-5 * T + 0.05 * np.random.default_rng(2).standard_normal(STEPS)
+    assert by("learning-rate-too-high", evidence(slow, layers("update_ratio", fc1=0.4 * ONES, fc2=0.4 * ONES))) == []
+
+
 def test_noise_that_enters_the_labels() -> None:
     losses = learning() + since(1000, 0, 0.9)
     grown = since(1000, 1.0, 3.0)
@@ -139,6 +156,76 @@ def test_harder_data_that_are_learned_are_no_fault() -> None:
     for end in (1020, 1100, 1200, 2000):
         assert by("data-changed", evidence(losses[:end])) == []
     assert by("loss-spike", evidence(losses)) == []
+
+
+def test_losses_above_all_before_need_no_gradients_that_grow() -> None:
+    """Such losses kill units, whose gradients are small soon."""
+    faded = layers("gradient_norm", fc1=since(1000, 1.0, 0.1), fc2=since(1000, 1.0, 0.1))
+    (finding,) = by("data-changed", evidence(learning() + since(1000, 0, 3.0), faded))
+    assert (finding.step, finding.severity) == (1000, "severe")
+    assert by("data-changed", evidence(learning() + since(1000, 0, 1.5), faded)) == []
+    quick = 0.3 + 2.0 * np.exp(-T / 20) + 0.05 * np.random.default_rng(0).standard_normal(STEPS)
+    faded = layers("gradient_norm", fc1=since(150, 1.0, 0.1), fc2=since(150, 1.0, 0.1))
+    assert by("data-changed", evidence(quick + since(150, 0, 3.0), faded)) == []  # 150 losses do not say much
+
+
+def test_a_jump_far_above_the_start_is_measured_by_what_had_been_learned() -> None:
+    """From 0.3 to 50 and at once back to 0.9: of the jump a hundredth is left, of what was learned a third is lost."""
+    grown = layers("gradient_norm", fc1=since(1000, 1.0, 3.0), fc2=since(1000, 1.0, 3.0))
+    back = np.where(T < 1000, 0, np.where(T < 1010, 50, 0.6))
+    (finding,) = by("data-changed", evidence(learning() + back, grown))
+    assert finding.severity == "warning"
+    assert finding.step == pytest.approx(1000, abs=2)
+    nearly = np.where(T < 1000, 0, np.where(T < 1010, 50, 0.25))
+    assert by("data-changed", evidence(learning() + nearly, grown)) == []
+
+
+def test_a_jump_in_the_first_steps_has_no_level_that_it_could_jump_from() -> None:
+    """Six losses at 1.4, then 0.3 until a step, and 2.7 from it on."""
+
+    def jumping(at: int) -> RunEvidence:
+        noise = 0.01 * np.random.default_rng(0).standard_normal(STEPS)
+        losses = np.where(T < 7, 1.4, 0.3) + since(at, 0, 2.4) + noise
+        grown = since(at, 1.0, 3.0)[:230]
+        return evidence(losses[:230], layers("gradient_norm", fc1=grown, fc2=grown))
+
+    early = jumping(24)
+    assert early.loss.rise is not None
+    assert early.loss.rise.is_lasting
+    assert by("data-changed", early) == []
+    (finding,) = by("data-changed", jumping(80))
+    assert finding.step == 80
+
+
+def test_a_jump_at_which_a_layer_begins_to_learn_is_that_layers() -> None:
+    grown, thawed = sampled(since(1000, 1.0, 3.0)), dict.fromkeys(range(1020, 2001, 20), 3.0)
+    losses = learning() + since(1007, 0, 0.9)
+    run = evidence(losses, {("gradient_norm", "head"): grown, ("gradient_norm", "backbone"): thawed})
+    assert by("data-changed", run) == []
+    (finding,) = by("layer-thawed", run)
+    assert (finding.layer, finding.step) == ("backbone", 1007)  # by the loss, which is known at every step
+    assert len(by("data-changed", evidence(losses, {("gradient_norm", "head"): grown}))) == 1
+
+
+def test_a_loss_around_zero_has_no_level_that_it_could_come_back_to() -> None:
+    """As of a policy: no more than a warning, unless it explodes. Of a loss with a level, the same rise is severe."""
+    noise = 0.3 * np.random.default_rng(0).standard_normal(STEPS)
+    grown = network("gradient_norm", since(1000, 1.0, 8.0))
+    rise = np.clip((T - 1000) / 60, 0, 1.5)
+    (finding,) = by("diverging", evidence(noise + rise, grown))
+    assert finding.severity == "warning"
+    assert finding.step == pytest.approx(1000, rel=0.05)
+    for losses in (noise + 20 * rise, learning() + 1.5 * rise):
+        assert [each.severity for each in by("diverging", evidence(losses, grown))] == ["severe"]
+
+
+def test_a_jump_that_comes_back_is_no_decay_of_weights() -> None:
+    shrinking = np.where(T < 1000, 5.0, 5.0 * np.exp(-(T - 1000) / 400))
+    numbers = layers("weight_norm", fc1=shrinking, fc2=shrinking)
+    jump = np.where(T < 1000, 0, 0.5 + 2.5 * np.exp(-(T - 1000) / 20))
+    assert by("weight-decay-dominates", evidence(learning() + jump, numbers)) == []
+    slow = np.where(T < 1000, 0, 0.5 * (1 - np.exp(-(T - 1000) / 20)))
+    assert len(by("weight-decay-dominates", evidence(learning() + slow, numbers))) == 1
 
 
 def test_weights_that_shrink_while_the_loss_rises() -> None:
@@ -205,6 +292,24 @@ def test_an_infinite_gradient_is_normal_with_a_loss_scale() -> None:
     assert len(by("non-finite", evidence(learning(), gradient))) == 1
 
 
+def test_running_statistics_that_are_nan_while_the_loss_is_finite() -> None:
+    numbers = layers("statistics_gap", bn1=0.1 * ONES, bn2=since(900, 0.1, np.nan))
+    (finding,) = by("non-finite", evidence(learning(), numbers))
+    assert (finding.layer, finding.severity) == ("bn2", "severe")
+    assert finding.step == pytest.approx(900, rel=0.02)
+    assert "running statistics" in finding.summary
+
+
+def test_statistics_that_are_not_finite_once_or_with_everything_else_are_another_matter() -> None:
+    once = layers("statistics_gap", bn=since(2000, 0.1, np.inf))
+    assert by("non-finite", evidence(learning(), once)) == []
+    numbers = layers("statistics_gap", bn=since(900, 0.1, np.nan))
+    (finding,) = by("non-finite", evidence(np.where(T < 900, learning(), np.nan), numbers))
+    assert (finding.layer, finding.step) == ("", 900)  # the loss's own
+    weights = numbers | layers("weight_norm", fc=since(900, 1.0, np.nan))
+    assert [each.layer for each in by("non-finite", evidence(learning(), weights))] == ["fc"]
+
+
 # units, statistics, layers
 
 
@@ -246,6 +351,70 @@ def test_a_layer_whose_gradient_becomes_zero() -> None:
     )
 
 
+def test_a_network_that_gets_no_gradient_any_more() -> None:
+    stuck = network("gradient_norm", since(700, 1.0, 0.0))
+    (finding,) = by("no-gradient", evidence(learning(), stuck))
+    assert (finding.layer, finding.severity) == ("", "severe")
+    assert finding.step == pytest.approx(700, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("losses", "gradients"),
+    [
+        (np.where(T < 700, learning(), 0.0), since(700, 1.0, 0.0)),  # margins that all examples keep
+        (learning(), since(1980, 1.0, 0.0)),  # two samples
+        (learning(), 0 * ONES),  # from the start, which diagnose reports
+        (learning(), np.where(T % 100 < 50, 0.0, 1.0)),  # batches without anything to learn from
+    ],
+    ids=["loss of zero", "two samples", "from the start", "now and then"],
+)
+def test_gradients_of_zero_that_are_no_fault(losses: np.ndarray, gradients: np.ndarray) -> None:
+    assert by("no-gradient", evidence(losses, network("gradient_norm", gradients))) == []
+
+
+# weights that no optimizer holds
+
+
+def shares(**series: dict[int, float]) -> dict[tuple[str, str], dict[int, float]]:
+    """Shares that are not held, which are recorded when they change; weights are read at steps 1, 20, 40, …"""
+    looks = {1: 1.0} | sampled(ONES)
+    norms = {("weight_norm", layer): looks for layer in ("", "fc1", "fc2")}
+    return norms | {("unheld_share", layer): values for layer, values in series.items()}
+
+
+def test_weights_that_no_optimizer_has_held_since_the_start() -> None:
+    stuck = 2.3 + 0.05 * np.random.default_rng(0).standard_normal(STEPS)
+    (finding,) = by("no-gradient", evidence(stuck, shares(fc2={1: 0.9})))
+    assert (finding.layer, finding.step, finding.severity) == ("fc2", 1, "severe")
+    (finding,) = by("no-gradient", evidence(learning(), shares(fc1={1: 1.0}, fc2={1: 0.9})))
+    assert (finding.layer, finding.severity, finding.evidence["layers"]) == ("fc1", "warning", 2.0)
+    assert by("lost-updates", evidence(stuck, shares(fc2={1: 0.9}))) == []
+
+
+def test_parameters_that_are_exchanged_are_dated_by_samples_or_by_the_loss() -> None:
+    exchanged = shares(fc2={820: 0.9})
+    (finding,) = by("lost-updates", evidence(learning(), exchanged))
+    assert (finding.layer, finding.step, finding.severity) == ("fc2", 810, "severe")
+    (finding,) = by("lost-updates", evidence(learning() + since(814, 0, 1.5), exchanged))
+    assert finding.step == 814
+    assert by("no-gradient", evidence(learning(), exchanged)) == []
+
+
+def test_exchanged_parameters_of_a_network_too_large_to_be_read_at_once() -> None:
+    """Weights of some layers are read at each step, and none of the whole network."""
+    first, second = dict.fromkeys(range(1, 2001, 40), 1.0), dict.fromkeys(range(21, 2001, 40), 1.0)
+    numbers = {("weight_norm", "fc1"): first, ("weight_norm", "fc2"): second, ("unheld_share", "fc2"): {841: 1.0}}
+    (finding,) = by("lost-updates", evidence(learning(), numbers))
+    assert (finding.layer, finding.step) == ("fc2", 831)
+
+
+def test_weights_that_the_optimizer_was_given_meanwhile() -> None:
+    run = evidence(learning(), shares(fc1={1: 1.0, 60: 0.0}, fc2={820: 0.9, 860: 0.0}))
+    assert by("no-gradient", run) == by("lost-updates", run) == []
+    (finding,) = by("lost-updates", evidence(learning(), shares(fc2={1: 1.0, 60: 0.0, 820: 0.5})))
+    assert finding.step == 810
+
+
 def test_a_layer_that_is_frozen_later_and_one_that_is_thawed() -> None:
     always = sampled(ONES)
     frozen = {step: value for step, value in always.items() if step < 900}
@@ -267,6 +436,15 @@ def test_a_thawed_layer_at_which_the_loss_jumps_is_a_warning() -> None:
     losses[805:815] = 6.0
     run = evidence(losses, {("gradient_norm", "a"): thawed, ("gradient_norm", "b"): sampled(ONES)})
     assert [each.severity for each in by("layer-thawed", run)] == ["warning"]
+
+
+def test_a_layer_that_begins_to_learn_and_is_zero_again_has_been_thawed_too() -> None:
+    flickers = {step: 1.0 if step == 800 else 0.0 for step in range(800, 2001, 20)}
+    run = evidence(learning(), {("gradient_norm", "a"): flickers, ("gradient_norm", "b"): sampled(ONES)})
+    (finding,) = by("layer-thawed", run)
+    assert (finding.layer, finding.step) == ("a", 790)
+    late = evidence(learning(), {("gradient_norm", "a"): {1960: 1.0, 1980: 1.0}, ("gradient_norm", "b"): sampled(ONES)})
+    assert by("layer-thawed", late) == []  # too few samples to know
 
 
 def test_gradients_that_fade_and_that_explode() -> None:
@@ -310,6 +488,51 @@ def test_a_loss_scale_that_collapses() -> None:
 def test_a_loss_scale_that_is_halved_now_and_then_is_healthy() -> None:
     scale = {1: 65536.0, 2: 32768.0, 3: 1024.0, 500: 2048.0, 700: 1024.0, 1200: 2048.0, 1900: 1024.0}
     assert by("lost-updates", evidence(learning(), {("loss_scale", ""): scale})) == []
+
+
+def test_an_optimizer_that_takes_no_steps_any_more() -> None:
+    for count, severity in ((10.0, []), (30.0, ["warning"]), (50.0, ["severe"])):
+        skipped = {("skipped_steps", ""): {900 + n: float(n) for n in range(10, int(count) + 1, 10)}}
+        found = by("lost-updates", evidence(learning()[:960], skipped))
+        assert [each.severity for each in found] == severity
+        assert all(each.step == 901 for each in found)
+
+
+def test_steps_that_are_rounded_away() -> None:
+    stuck = 2.3 + 0.05 * np.random.default_rng(0).standard_normal(STEPS)
+    (finding,) = by("lost-updates", evidence(stuck, network("lost_updates", 0.95 * ONES)))
+    assert (finding.step, finding.severity) == (20, "severe")
+    (finding,) = by("lost-updates", evidence(learning(), network("lost_updates", 0.95 * ONES)))
+    assert finding.severity == "warning"
+    assert by("lost-updates", evidence(stuck, network("lost_updates", since(200, 0.5, 0.99)))) == []  # it has learned
+
+
+def put_back(norms: np.ndarray, ratio: float = 1e-3) -> dict[tuple[str, str], dict[int, float]]:
+    """Norms before every step of the network and of two layers, of which one stays, and steps of this length."""
+    still = layers("weight_norm", fc1=norms, fc2=2 * ONES)
+    return still | network("weight_norm", np.hypot(norms, 2)) | network("update_ratio", ratio * ONES)
+
+
+def test_weights_that_are_put_back_after_every_step() -> None:
+    growing = np.where(T < 800, 1 + T / 1000, 1.8)
+    losses = np.where(T < 800, learning(), 0.31 + 0.05 * np.random.default_rng(1).standard_normal(STEPS))
+    (finding,) = by("lost-updates", evidence(losses, put_back(growing)))
+    assert finding.severity == "severe"
+    assert finding.step == pytest.approx(800, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("losses", "numbers"),
+    [
+        (learning(), put_back(1 + T / 1000)),  # they move
+        (learning(), put_back(ONES, ratio=1e-6)),  # a rate at which norms show no movement
+        (2.3 - T / 1500, put_back(ONES)),  # weights on a sphere, of a network that learns
+        (learning(), put_back(since(1960, 1.0, 1.5))),  # three samples
+    ],
+    ids=["they move", "tiny steps", "on a sphere", "three samples"],
+)
+def test_weights_that_are_not_put_back(losses: np.ndarray, numbers: dict[tuple[str, str], dict[int, float]]) -> None:
+    assert by("lost-updates", evidence(losses, numbers)) == []
 
 
 def test_a_loss_that_stands_still() -> None:

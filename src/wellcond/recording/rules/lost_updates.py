@@ -158,12 +158,13 @@ def steps_are_undone(evidence: RunEvidence) -> Iterator[Finding]:
     if len(whole) < SAME.at:
         return
     start = max(last_before(each.values == each.values[-1]) if len(each) else 0 for each in (whole, *norms))
-    if len(whole) - start < SAME.at or median(moves.since(int(whole.steps[start])).values) < MOVES.at:
+    if len(whole) - start < SAME.at:
+        return
+    first = int(whole.steps[start])
+    change = median(moves.since(first).values)
+    if not change >= MOVES.at or evidence.loss.has_fallen_since(first):
         return
     begin = began(whole, start)
-    if evidence.loss.has_fallen_since(int(whole.steps[start])):
-        return
-    change = median(moves.since(begin).values)
     yield Finding(
         rule="lost-updates",
         severity="severe",
