@@ -321,7 +321,7 @@ def _summed_squares(device: str, is_repaired: bool) -> Setup:
     draw = torch.Generator().manual_seed(0)
     x, w = torch.randn(512, 32, generator=draw), torch.randn(32, 1024, generator=draw)
     batches = cast(_batches(x, 3.0 * (x @ w / 32**0.5).tanh(), device), torch.float16)
-    return Setup(model, loss, batches, Adam(model.parameters(), 1e-3, eps=1e-4), scaler={})
+    return Setup(model, loss, batches, Adam(model.parameters(), 1e-3, eps=1e-4))
 
 
 def _own_norm(kind: str, dtype: torch.dtype, by: float, times: float) -> Callable[[str, bool], Setup]:

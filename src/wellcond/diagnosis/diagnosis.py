@@ -158,8 +158,8 @@ class Diagnosis(Result):
 
     @property
     def notes(self) -> dict[str, str]:
-        """What to know about the batches, a layer or one of its matrices, such as how its spectrum is computed."""
-        notes = {"batches": self.about["batches"]} if "batches" in self.about else {}
+        """What to know about the batches, precision, a layer or one of its matrices, such as how it is computed."""
+        notes: dict[str, str] = {title: self.about[title] for title in ("batches", "precision") if title in self.about}
         notes |= {part.name: part.note for part in self.parts if part.outcome == "measured" and part.note}
         for name, layer in ({} if self.conditioning is None else self.conditioning).items():
             shown = name or WHOLE_MODEL

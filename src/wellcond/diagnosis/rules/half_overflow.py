@@ -47,7 +47,7 @@ def half_overflow(evidence: Evidence) -> Iterator[Finding]:
             "",
             f"the loss is {rounding.loss} in {dtype_name(rounding.dtype)} although all layers are finite, and "
             f"{number(rounding.reference_loss)} in float32.",
-            rounding.reference_loss,
+            {},
             "# compute the loss in float32: loss(outputs.float(), targets), with sums and means inside of it",
         )
     elif rounding.overflows:
@@ -57,7 +57,7 @@ def half_overflow(evidence: Evidence) -> Iterator[Finding]:
             f"the gradient of {rounding.overflows} is NaN or infinite in {dtype_name(rounding.dtype)}, at "
             f"{'every loss scale down to 1' if rounding.scale is not None else 'a loss that is not scaled'}, and "
             "finite in float32.",
-            rounding.reference_loss,
+            {},
             WIDER,
         )
 
@@ -66,31 +66,28 @@ def _in_layer(rounding: Rounding, first: Rounded) -> Finding:
     dtype = dtype_name(rounding.dtype)
     most = float(torch.finfo(rounding.dtype).max)
     place = named(first.layer) if first.has_finite_input else f"the code just before {named(first.layer)}"
+    numbers = {"largest number in float32": first.largest}
     if first.largest > most:
         summary = (
             f"{place} is the first to return NaN or infinity in {dtype}, which ends at {most:,.0f}: in float32 its "
             f"numbers reach {number(first.largest)}."
         )
-        return _finding(rounding, first.layer, summary, first.largest, WIDER)
+        return _finding(rounding, first.layer, summary, numbers, WIDER)
     summary = (
         f"{place} is the first to return NaN or infinity in {dtype}, and is finite in float32: a number in between "
         "overflows, or one that is divided by or whose logarithm is taken is rounded to zero."
     )
-    return _finding(rounding, first.layer, summary, first.largest, EDGE if rounding.dtype == torch.float16 else WIDER)
+    return _finding(rounding, first.layer, summary, numbers, EDGE if rounding.dtype == torch.float16 else WIDER)
 
 
-def _finding(rounding: Rounding, layer: str, summary: str, largest: float, remedy: str) -> Finding:
+def _finding(rounding: Rounding, layer: str, summary: str, numbers: dict[str, float], remedy: str) -> Finding:
     return Finding(
         rule="half-overflow",
         layer=layer,
         severity="severe",
         basis="proven",
         summary=summary,
-        evidence={
-            "dtype": dtype_name(rounding.dtype),
-            "in float32": largest,
-            "loss in float32": rounding.reference_loss,
-        },
+        evidence={"dtype": dtype_name(rounding.dtype), "loss in float32": rounding.reference_loss, **numbers},
         reason="One NaN in the loss makes every gradient NaN. A GradScaler then skips every step, and without one all "
         "weights become NaN.",
         remedy=remedy,

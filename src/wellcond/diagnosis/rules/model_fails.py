@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
@@ -94,4 +96,24 @@ def fails_after_a_step(evidence: Evidence) -> Iterator[Finding]:
         reason="The first step passes, so the data fit: what it leaves does not fit the next one. A state that "
         "is kept with its graph is an example, since the graph is gone after a backward pass.",
         remedy="# detach() what forward() keeps for the next call: self.state = state.detach()",
+    )
+
+
+@rule("model-fails")
+def scaler_refuses(evidence: Evidence) -> Iterator[Finding]:
+    """A `GradScaler` with weights in float16: it divides gradients in float32, and raises at the first step."""
+    problem = evidence.problem
+    half = [name for name, p in problem.params.items() if p.dtype == torch.float16]
+    if problem.precision.scaler is None or not half:
+        return
+    yield Finding(
+        rule="model-fails",
+        layer=half[0].rpartition(".")[0] or half[0],
+        severity="severe",
+        basis="proven",
+        summary=f"training ends at the first step: {half[0]} is float16, and GradScaler refuses its gradient.",
+        evidence={"parameters in float16": float(len(half)), "loss scale": float(problem.precision.scaler["scale"])},
+        reason="A scaled gradient is divided again before the step, for which float16 has too few small numbers. A "
+        "GradScaler belongs to weights in float32 and passes in float16.",
+        remedy="model.float()  # then recreate the optimizer; torch.autocast keeps the passes in float16",
     )

@@ -20,6 +20,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.trial_result import FALLING
+from wellcond.network.calling import dtype_name
 from wellcond.problem.not_finite import LayerOutput, first_not_finite
 from wellcond.results import number
 
@@ -204,8 +205,8 @@ def not_finite_after_steps(evidence: Evidence) -> Iterator[Finding]:
             rule="non-finite",
             severity="severe",
             basis="tried",
-            summary=f"the loss is NaN at step {at}: eps={epsilon:g} is zero in {dtype}, whose smallest number is "
-            f"{least:.1g}, so Adam divides 0 by 0 where a gradient is zero.",
+            summary=f"the loss is NaN at step {at}: eps={epsilon:g} is zero in {dtype_name(dtype)}, whose smallest "
+            f"number is {least:.1g}, so Adam divides 0 by 0 where a gradient is zero.",
             evidence={"eps": epsilon, "smallest number": least, "step": float(at), "first such parameter": name},
             reason="Adam divides by √v + ε in the precision of the parameter.",
             treatment="larger-eps",

@@ -22,7 +22,6 @@ from wellcond.diagnosis.inspection.rounding import Rounding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.network.calling import dtype_name
-from wellcond.results import number
 from wellcond.results.quantities import ROUNDING_ERROR
 from wellcond.results.text import named
 
@@ -83,7 +82,7 @@ def rounding_error(evidence: Evidence) -> Iterator[Finding]:
         },
         limits=limit.limits(),
         reason=f"{dtype_name(rounding.dtype)} keeps {_bits(rounding.dtype)} bits: differences of large numbers, long "
-        f"sums and positions above {number(2.0 ** _bits(rounding.dtype))} are rounded away.",
+        f"sums and positions above {2 ** _bits(rounding.dtype):,} are rounded away.",
         remedy="# compute this in float32: with torch.autocast(x.device.type, enabled=False): y = layer(x.float())",
     )
 
