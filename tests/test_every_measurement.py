@@ -111,6 +111,7 @@ MEASUREMENTS: dict[str, Callable[..., Any]] = {
     "conditioning": lambda p, **kw: wc.conditioning(p, fisher_up_to=10, **kw),
     "kronecker_factors": lambda p, **kw: wc.kronecker_factors(p, labels="sample", **kw),
     "neurons": lambda p, **kw: wc.neurons(p, **kw),
+    "sizes": lambda p: wc.sizes(p),
     "landscape": lambda p, **kw: wc.landscape(p, lr=0.01, steps=2, **kw),
     "landscape_random": lambda p: wc.landscape(p, lr=0.01, steps=1, direction="random"),
     "landscape_eigenvector": lambda p, **kw: wc.landscape(p, lr=0.01, steps=1, direction="eigenvector", **kw),
@@ -128,7 +129,7 @@ MEASUREMENTS: dict[str, Callable[..., Any]] = {
 }
 """Every public measurement of a problem, as a user would call it."""
 TRAIN_COPIES = (wc.SuggestedRate, wc.Treatment)
-OF_THE_FIRST_BATCH = ("local_hessian", "local_product", "back_matching")
+OF_THE_FIRST_BATCH = ("local_hessian", "local_product", "back_matching", "sizes")
 WITHOUT_A_LOSS = ("activations",)
 NUMBERS = ("product", "dense", "scipy")
 """Parts of the names of those that return numbers and not a result."""

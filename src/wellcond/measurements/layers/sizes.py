@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from wellcond.network.calling import tensors_in
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import called_modules
 from wellcond.network.taps import without_graph
@@ -30,7 +31,7 @@ class LayerSize:
     Attributes:
         name: Name of the layer.
         kind: Type of the layer.
-        shape: Shape of its last output, the batch included; None if it is no tensor.
+        shape: Shape of its last output with the batch, of several tensors that of the first; None if there is none.
         parameters: Number of its parameters; those that another layer before it has too are counted there.
         trainable: Those of them that are trained.
         flops: Floating-point operations of its forward passes over one batch, two for a multiplication and addition.
@@ -105,12 +106,31 @@ def short(count: float) -> str:
     return f"{count:.0f} "
 
 
+def _of_layer(inputs: torch.Size, *weights: torch.Size, **_: Any) -> int:
+    """One recurrent layer in one direction: both of its matrices act on every step of every sequence."""
+    return 2 * inputs[:-1].numel() * sum(shape.numel() for shape in weights[:2])
+
+
+def _of_layers(inputs: torch.Size, weights: Sequence[torch.Size], *_: Any, **__: Any) -> int:
+    """All layers and directions, by their matrices; biases are vectors."""
+    return 2 * inputs[:-1].numel() * sum(shape.numel() for shape in weights if len(shape) == 2)
+
+
+FUSED = {
+    torch.ops.aten.mkldnn_rnn_layer: _of_layer,
+    torch.ops.aten._cudnn_rnn: _of_layers,
+    torch.ops.aten.miopen_rnn: _of_layers,
+}
+"""Operations that the counter of torch does not know."""
+
+
 @led
 @own_arithmetic()
 def sizes(problem: Problem) -> SizeTable:
     """Output shape, parameters and floating-point operations of every layer, in one forward pass of the first batch.
 
-    Matrix products, convolutions and attention are counted, as `torch.utils.flop_counter` does it.
+    Matrix products, convolutions and attention are counted, as `torch.utils.flop_counter` does it, and those of
+    recurrent layers that run as one operation.
 
     Args:
         problem: The model, loss and data.
@@ -132,9 +152,9 @@ def sizes(problem: Problem) -> SizeTable:
 
     def note(module: nn.Module, _: Any, output: Any) -> None:
         called.pop(names[module], None)
-        called[names[module]] = tuple(output.shape) if isinstance(output, Tensor) else None
+        called[names[module]] = next((tuple(each.shape) for each in tensors_in(output)), None)
 
-    counter = FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False, custom_mapping=FUSED)
     with problem.measuring(), torch.no_grad(), contextlib.closing(problem.data()) as data:
         index, batch = next(data)
         with without_graph(model), _hooked(names, note), counter:
