@@ -246,7 +246,7 @@ class Recorder:
             self._mishaps.report("recording", f"recording has ended: {type(error).__name__}: {one_line(error)}")
             self.close()
         for display in self._displays:
-            self._mishaps.attempt("display", display.refresh)
+            self._mishaps.guard("display", display.refresh)
         self._turns.own += self._clock() - began
 
     def validation(self, value: Any) -> None:
@@ -266,7 +266,7 @@ class Recorder:
         self._mishaps.attempt("rules", lambda: self._turns.judge(self._count.step, wait=True))
         self._logbook.close()
         for display in self._displays:
-            self._mishaps.attempt("display", display.show)
+            self._mishaps.guard("display", display.show)
 
     def _ipython_display_(self) -> None:
         """In a notebook: the run so far, which goes on changing in its cell while the training runs."""
