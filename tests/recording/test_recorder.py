@@ -167,6 +167,104 @@ def test_a_training_step_of_ones_own() -> None:
     assert len(rec.history.series("hessian_lambda_max")) > 1
 
 
+# parameters that the optimizer does not hold
+
+
+def classification(
+    change: Callable[[nn.Sequential], Any] | None = None, *, at: int = 60, held: str = "", norm: bool = False
+) -> wc.Recorder:
+    """A network that learns, in 160 steps; before one of them it is changed, and the optimizer is not."""
+    torch.manual_seed(0)
+    clock, task = Clock(), torch.randn(4, 3)
+    between = nn.Sequential(nn.BatchNorm1d(16), nn.Tanh()) if norm else nn.Tanh()
+    model = nn.Sequential(nn.Linear(4, 16), between, nn.Linear(16, 3))
+    optimizer = torch.optim.SGD([p for name, p in model.named_parameters() if name.startswith(held)], lr=0.1)
+    with (
+        warnings.catch_warnings(action="ignore", category=FindingWarning),
+        wc.Recorder(model, optimizer, loss_function, budget=1.0, clock=clock) as rec,
+    ):
+        for step in range(1, 161):
+            if step == at and change is not None:
+                change(model)
+            x = torch.randn(32, 4)
+            y = (x @ task).argmax(1)
+            optimizer.zero_grad()
+            value = loss_function(model(x), y)
+            value.backward()
+            optimizer.step()
+            clock.now += 1.0
+            rec.step(value, (x, y))
+    assert rec.problems == []
+    return rec
+
+
+def new_weight(model: nn.Sequential) -> None:
+    model[2].weight = nn.Parameter(model[2].weight.detach().clone())
+
+
+def new_layer(model: nn.Sequential) -> None:
+    model[2] = nn.Linear(16, 3)
+
+
+def new_everything(model: nn.Sequential) -> None:
+    model.load_state_dict({name: t.clone() for name, t in model.state_dict().items()}, assign=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "layers", "share"), [(new_weight, 1, 48 / 51), (new_layer, 1, 1.0), (new_everything, 2, 1.0)]
+)
+def test_parameters_that_are_exchanged_in_the_middle_of_a_run(change: Any, layers: int, share: float) -> None:
+    rec = classification(change)
+    finding = rec.findings[0]
+    assert (finding.rule, finding.severity) == ("lost-updates", "severe")
+    assert finding.step == pytest.approx(60, abs=2)
+    assert finding.layer == ("2" if layers == 1 else "0")
+    assert finding.evidence.get("layers", 1.0) == layers
+    assert finding.evidence["share of the layer's weights"] == pytest.approx(share)
+
+
+@pytest.mark.slow
+def test_a_layer_that_the_optimizer_never_held_and_weights_that_are_changed_in_place() -> None:
+    finding = classification(held="0").findings[0]
+    assert (finding.rule, finding.layer, finding.step) == ("no-gradient", "2", 1)
+    assert classification(lambda model: model[2].weight.data.mul_(0.5)).findings == ()
+
+
+# running statistics
+
+
+def see_nan(model: nn.Sequential) -> None:
+    """A batch whose loss is NaN, and whose step is skipped."""
+    assert not torch.isfinite(model(torch.full((32, 4), torch.nan))).all()
+
+
+@pytest.mark.slow
+def test_a_batch_of_nan_whose_step_is_skipped_stays_in_the_running_statistics() -> None:
+    finding = classification(see_nan, norm=True).findings[0]
+    assert (finding.rule, finding.layer, finding.severity) == ("non-finite", "1.0", "severe")
+    assert finding.step == pytest.approx(60, abs=2)
+    assert "running statistics" in finding.summary
+    assert classification(norm=True).findings == ()
+
+
+def test_statistics_of_single_examples_are_not_compared() -> None:
+    """One number has no variance; a BatchNorm that is fixed normalizes it all the same."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval()
+    optimizer, clock = torch.optim.SGD(model.parameters(), lr=0.01), Clock()
+    with wc.Recorder(model, optimizer, nn.MSELoss(), clock=clock) as rec:
+        for _ in range(30):
+            value = model(torch.randn(1, 4)).square().mean()
+            value.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            clock.now += 1.0
+            rec.step(value)
+    assert len(rec.history.series("signal_rms", "1")) > 1
+    assert rec.history.layers("statistics_gap") == []
+    assert rec.findings == ()
+
+
 # the budget
 
 
@@ -276,6 +374,19 @@ def test_a_loss_that_is_none() -> None:
         optimizer.step()
         rec.step(2.0)
     assert rec.history.series("training_loss").steps.tolist() == [2]
+
+
+def test_a_loss_of_several_numbers_is_none() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+        for device in ("cpu", "meta"):
+            optimizer.step()
+            with warnings.catch_warnings(action="ignore", category=RecordingWarning):
+                rec.step(torch.zeros(3, device=device))
+    assert not len(rec.history.series("training_loss"))
+    assert len(rec.problems) == 1
+    assert "not called with a number" in rec.problems[0]
 
 
 def test_an_optimizer_that_holds_another_network_too() -> None:

@@ -308,7 +308,7 @@ class Recorder:
             self._turns.fetch()
             self._logbook.truncate(step - 1)
         is_alarming = is_finite = False
-        if isinstance(value, Tensor) and not value.is_cpu:
+        if isinstance(value, Tensor) and not value.is_cpu and value.numel() == 1:
             # a copy: the replay of a CUDA graph writes every loss to the same place
             self._readings.add(value.detach().clone(), lambda values: [Row(step, "", q.TRAINING_LOSS, values[0], "")])
         else:

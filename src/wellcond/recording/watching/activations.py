@@ -102,8 +102,8 @@ class Outputs:
 
     def _see_statistics(self, name: str, norm: _BatchNorm, x: Tensor) -> None:
         """Distance of a BatchNorm's running statistics from those of its input, in running standard deviations."""
-        if norm.running_mean is None or norm.running_var is None or x.dim() < 2:
-            return
+        if norm.running_mean is None or norm.running_var is None or x.dim() < 2 or x.numel() == x.shape[1]:
+            return  # a single value of each channel has no variance
         variance, mean = torch.var_mean(x.to(_wide(x)), [d for d in range(x.dim()) if d != 1])
         expected = norm.running_var + norm.eps
         shift = (mean - norm.running_mean).square() / expected

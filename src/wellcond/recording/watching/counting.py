@@ -60,7 +60,8 @@ class StepCount:
             return value
         if taken == self._taken:
             if not self._is_lost and len(self._waiting) < self._patience:
-                self._waiting.append(value)
+                # a copy: replays of a CUDA graph write every loss to the same place
+                self._waiting.append(value.detach().clone() if isinstance(value, Tensor) else value)
                 return MORE
             self._is_lost = True
             self.skipped += self.sees_steps

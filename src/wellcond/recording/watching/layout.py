@@ -82,9 +82,10 @@ def norm_rows(step: int, quantity: str, layers: Sequence[str], norms: Iterable[f
 def norms_of(tensors: Sequence[Tensor]) -> Tensor:
     """(n,), the norm of each tensor, in one call; sparse ones and several devices included."""
     dense = [t.coalesce().values() if t.layout is torch.sparse_coo else t for t in tensors]
-    is_narrow = any(t.dtype in (torch.float16, torch.bfloat16) for t in dense)
-    norms = torch._foreach_norm(dense, 2, torch.float32) if is_narrow else torch._foreach_norm(dense)
-    return stacked(norms)
+    dtypes = {t.dtype for t in dense}
+    if dtypes.isdisjoint((torch.float16, torch.bfloat16)):
+        return stacked(torch._foreach_norm(dense))
+    return stacked(torch._foreach_norm(dense, 2, torch.float64 if torch.float64 in dtypes else torch.float32))
 
 
 def stacked(numbers: Sequence[Tensor]) -> Tensor:

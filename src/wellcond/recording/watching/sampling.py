@@ -91,8 +91,8 @@ class Sampling:
 
     @property
     def device(self) -> torch.device:
-        """The device of the first parameter."""
-        return self._parameters()[0].device
+        """The device of the model's first parameter."""
+        return next(self._model.parameters()).device
 
     def unseen(self, rows: Sequence[Row]) -> list[Row]:
         """Rows of layers and quantities that hooks have never seen."""

@@ -1,0 +1,228 @@
+"""What is read of a step while it runs: layers, norms, losses, batches, replays of a CUDA graph."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from loops import Clock
+from torch import Tensor, nn
+
+import wellcond as wc
+from wellcond.recording.watching import steps as step_hooks
+from wellcond.recording.watching.counting import MORE, StepCount
+from wellcond.recording.watching.layout import Layout, norms_of, stacked
+from wellcond.recording.watching.loss_watch import LossWatch
+from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
+
+# layers and norms
+
+
+def test_a_parameter_that_is_exchanged_belongs_to_its_layer_and_the_old_one_to_none() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    layout, old = Layout(model), model[1].weight
+    assert layout.layer_of(old) == "1"
+    model[1].weight = nn.Parameter(torch.zeros(1, 3))
+    assert layout.layer_of(model[1].weight) == "1"
+    assert layout.layer_of(old) is None
+    assert set(layout.parameters_of("1")) == {"1.weight", "1.bias"}
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32,) * 3, (torch.float32, torch.float64, torch.bfloat16)])
+def test_norms_of_any_tensors_are_those_of_each(dtypes: tuple[torch.dtype, ...]) -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(n, 3, dtype=dtype) for n, dtype in zip((1, 4, 9), dtypes, strict=True)]
+    sparse = torch.sparse_coo_tensor([[0, 0, 2]], torch.tensor([1.0, 2.0, 4.0]), (3,), check_invariants=True)  # 3, 0, 4
+    expected = [float(t.double().square().sum().sqrt()) for t in tensors]
+    assert norms_of([*tensors, sparse]).tolist() == pytest.approx([*expected, 5.0], rel=1e-6)
+
+
+def test_norms_of_half_precision_do_not_overflow() -> None:
+    assert norms_of([torch.full((4,), 6e4, dtype=torch.float16)]).tolist() == pytest.approx([12e4], rel=1e-3)
+
+
+def test_numbers_of_several_types_are_stacked() -> None:
+    assert stacked([torch.tensor(1.0), torch.tensor(2.0, dtype=torch.float64)]).tolist() == [1.0, 2.0]
+
+
+# losses that stand out
+
+
+def test_losses_that_differ_by_rounding_raise_no_alarm() -> None:
+    watch, generator = LossWatch(), np.random.default_rng(0)
+    same = [3.0] * 100 + [3.0 * (1 + 1e-7)] + [3.0] * 50 + (3.0 * (1 + 1e-7 * generator.random(100))).tolist()
+    assert not any(watch.is_alarming(step, loss) for step, loss in enumerate(same, start=1))
+    assert watch.is_alarming(300, 3.0 * (1 + 1e-4))
+
+
+def test_an_alarm_is_eight_mean_deviations_above_the_mean() -> None:
+    """Against the same averages in a plain loop."""
+    losses = (2 + 0.3 * np.random.default_rng(1).standard_normal(300)).tolist()
+    watch = LossWatch()
+    mean = deviation = 0.0
+    for seen, loss in enumerate(losses):
+        weight = max(0.05, 1 / (seen + 1))
+        distance = loss - mean
+        if seen:
+            deviation += weight * (abs(distance) - deviation)
+        mean += weight * distance
+        assert not watch.is_alarming(seen + 1, loss)
+    limit = 8 * deviation
+    for factor, is_alarming in ((0.99, False), (1.01, True)):
+        again = LossWatch()
+        again.load_state_dict(watch.state_dict())
+        assert again.is_alarming(301, mean + factor * limit) == is_alarming
+
+
+def test_losses_that_are_not_finite_raise_an_alarm_and_change_no_average() -> None:
+    watch = LossWatch()
+    for step in range(1, 100):
+        watch.is_alarming(step, 1.0 + 0.1 * (step % 3))
+    before = watch.state_dict()
+    assert watch.is_alarming(100, math.nan)
+    assert not watch.is_alarming(101, math.inf)  # an alarm has just been raised
+    changed = {name: value for name, value in watch.state_dict().items() if value != before[name]}
+    assert changed.keys() == {"_quiet_until"}
+
+
+# batches that were just seen
+
+
+@pytest.mark.parametrize("shape", [(64, 3, 8, 8), (7, 5), (1,)])
+def test_the_sample_of_a_batch_does_not_depend_on_its_layout(shape: tuple[int, ...]) -> None:
+    batch = torch.arange(math.prod(shape)).reshape(shape)
+    sample = sample_of((batch, None))
+    assert sample is not None
+    assert set(sample.tolist()) <= set(range(batch.numel()))
+    turned = batch.transpose(0, -1).contiguous().transpose(0, -1)  # the same numbers in another order of memory
+    assert torch.equal(sample_of((turned, None)), sample)  # type: ignore[arg-type]
+    assert len(set(sample.tolist())) == min(32, batch.numel()) or batch.numel() < 64
+
+
+def test_batches_are_known_by_their_sample_and_counted_in_a_row() -> None:
+    torch.manual_seed(0)
+    new, old = torch.randn(20, 8, 4), torch.randn(3, 8, 4)
+    repeats, counts = Repeats(), []
+    for batch in [*new, *old, *old, *old[:1], new[0]]:
+        sample = sample_of(batch)
+        assert sample is not None
+        repeats.count(sample.tolist())
+        counts.append(repeats.in_a_row // EVERY)
+    assert counts == [0] * 23 + [1, 2, 3, 4, 0]  # the first of all is too long ago
+
+
+def test_batches_without_numbers_have_no_sample() -> None:
+    assert sample_of((torch.empty(0, 3), None)) is None
+    assert sample_of(["text"]) is None
+    assert sample_of(torch.eye(3).to_sparse()) is None
+
+
+# steps, micro-batches and replays
+
+
+def test_losses_of_micro_batches_are_averaged_although_they_are_written_to_one_place() -> None:
+    count, loss = StepCount(), torch.zeros(())
+    values: list[object] = []
+    for call in range(8):
+        loss.fill_(float(call))
+        values.append(count.loss_of_step((call + 1) // 4, loss))
+    assert [value is MORE for value in values] == [True, True, True, False] * 2
+    assert [float(value) for value in values if value is not MORE] == [1.5, 5.5]  # type: ignore[arg-type]
+
+
+def test_of_a_captured_step_every_call_is_one_and_none_is_skipped() -> None:
+    count = StepCount()
+    assert count.loss_of_step(1, 3.0) == 3.0
+    for call in range(100):
+        assert count.loss_of_step(1, float(call), is_captured=True) == float(call)
+    assert (count.skipped, count.sees_steps) == (0, False)
+
+
+@pytest.fixture
+def capture(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """A list whose last entry says whether a CUDA graph is being captured."""
+    states = [False]
+    monkeypatch.setattr(step_hooks, "HAS_CUDA", True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: states[-1])
+    return states
+
+
+def test_replays_of_a_graph_are_steps_whose_losses_are_written_to_one_place(capture: list[bool]) -> None:
+    """As on a GPU: hooks run while the graph is captured and in no replay, and nothing of theirs is part of it."""
+    torch.manual_seed(0)
+    model, clock = nn.Linear(3, 1), Clock()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, loss = torch.randn(16, 3), torch.zeros(())
+
+    def training_step() -> None:
+        optimizer.zero_grad()
+        value = model(x).square().mean()
+        value.backward()
+        optimizer.step()
+        loss.copy_(value.detach())
+
+    with wc.Recorder(model, optimizer, nn.MSELoss(), budget=1.0, clock=clock) as rec:
+        capture.append(True)
+        training_step()
+        capture.append(False)
+        for step in range(1, 201):  # replays: the weights change, and no hook is called
+            with torch.no_grad():
+                loss.fill_(1 / step)
+                model.weight.mul_(0.99)
+            clock.now += 1.0
+            rec.step(loss)
+    history = rec.history
+    assert history.series("training_loss").values.tolist() == pytest.approx([1 / step for step in range(1, 201)])
+    assert not len(history.series("gradient_norm"))
+    assert not len(history.series("skipped_steps"))
+    assert any("CUDA graph" in note for note in rec.notes)
+    assert (rec.findings, rec.problems) == ((), [])
+
+
+# weights
+
+
+def test_weights_of_a_network_too_large_to_copy_are_read_some_layers_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_hooks, "MOST_COPIED", 20)
+    torch.manual_seed(0)
+    model, clock = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4))), Clock()  # of twelve numbers each
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ratios: dict[tuple[str, int], float] = {}
+    with wc.Recorder(model, optimizer, nn.MSELoss(), budget=1.0, clock=clock) as rec:
+        for step in range(1, 13):
+            optimizer.zero_grad()
+            value = model(torch.randn(8, 3)).square().mean()
+            value.backward()
+            before = {str(i): _flat(layer) for i, layer in enumerate(model)}
+            optimizer.step()
+            for name, old in before.items():
+                ratios[name, step] = float((_flat(model[int(name)]) - old).norm() / old.norm())
+            clock.now += 1.0
+            rec.step(value)
+    assert not len(rec.history.series("weight_norm"))  # of the whole network it is not known
+    for layer in "0123":
+        series = rec.history.series("update_ratio", layer)
+        assert 2 <= len(series) <= 4
+        expected = [ratios[layer, step] for step in series.steps.tolist()]
+        assert series.values.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def _flat(layer: nn.Module) -> Tensor:
+    return torch.cat([p.detach().double().flatten() for p in layer.parameters()])
+
+
+def test_updates_that_half_precision_rounds_away_are_counted() -> None:
+    """Of four weights with a gradient two are so large that a step of a hundredth is nothing to them."""
+    model = nn.Linear(5, 1, bias=False).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[100.0, 200.0, 0.5, 0.25, 1.0]]))
+    x = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]], dtype=torch.bfloat16)
+    with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+        value = model(x).sum()
+        value.backward()
+        optimizer.step()
+        rec.step(value.item())
+    assert rec.history.series("lost_updates").values.tolist() == [0.5]
