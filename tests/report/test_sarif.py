@@ -1,13 +1,17 @@
-"""SARIF 2.1.0: what the schema requires, and that every finding is in it."""
+"""SARIF 2.1.0: valid by its schema, and every finding is in it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from made_findings import AWKWARD_NAME, NOTE, UNSCALED
+from made_findings import AWKWARD_NAME, DEAD, DIVERGED, NOTE, UNSCALED
+from sarif_schema import SCHEMA
 
+from wellcond.diagnosis.rule import RULES as EVERY
+from wellcond.diagnosis.rule import explanation
 from wellcond.report.findings import place
 from wellcond.report.sarif import sarif
 
@@ -20,7 +24,38 @@ def written(**options: Any) -> dict[str, Any]:
     return content
 
 
-def test_it_has_what_the_schema_requires() -> None:
+@pytest.mark.parametrize("known", [None, {place(UNSCALED)}])
+def test_it_is_valid(known: set[tuple[str, str]] | None) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft7Validator(SCHEMA, format_checker=jsonschema.FormatChecker())
+    findings = [UNSCALED, DEAD, DIVERGED, NOTE]
+    text = sarif(findings, {name: explanation(name) for name in EVERY}, "my%20train.py", line=7, known=known)
+    assert list(validator.iter_errors(json.loads(text))) == []
+    assert list(validator.iter_errors(json.loads(sarif([], {}, "train.py")))) == []
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "version": lambda content: content.update(version="2.0.0"),
+    "no runs": lambda content: content.pop("runs"),
+    "level": lambda content: content["runs"][0]["results"][0].update(level="severe"),
+    "unknown property": lambda content: content["runs"][0]["results"][0].update(severity="error"),
+    "line": lambda content: content["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["region"].update(
+        startLine=0
+    ),
+    "rule": lambda content: content["runs"][0]["tool"]["driver"]["rules"][0].pop("id"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_schema_refuses_what_is_wrong(change: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    content = written()
+    CHANGES[change](content)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content, SCHEMA)
+
+
+def test_it_has_what_code_scanning_shows() -> None:
     content = written()
     assert content["version"] == "2.1.0"
     assert content["$schema"].endswith("sarif-2.1.0.json")
@@ -66,6 +101,8 @@ def test_a_consequence_is_a_related_location_and_not_an_error() -> None:
 
 def test_a_rule_is_explained_by_its_first_sentence_and_in_full() -> None:
     rules = {rule["id"]: rule for rule in written()["runs"][0]["tool"]["driver"]["rules"]}
+    assert rules["unscaled-input"]["help"]["markdown"].startswith("# unscaled-input\n\nInputs whose scale")
+    assert "## Wrong and right" in rules["non-finite"]["help"]["markdown"]
     assert rules["unscaled-input"]["shortDescription"]["text"] == "Inputs of very different scales."
     assert rules["unscaled-input"]["help"]["text"] == RULES["unscaled-input"]
     assert rules["non-finite"]["help"]["text"] == "NaN."
