@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 import wellcond as wc
+from wellcond.recording.allowance import Allowance
 from wellcond.recording.probes.conditioning import ConditioningProbe
 from wellcond.recording.probes.curvature import CurvatureProbe
 from wellcond.recording.probes.noise import NoiseScale
+from wellcond.recording.probes.probing import CURVATURE, GRADIENT_OF_FEW, INSPECTION, Probing, probe_parts
 from wellcond.recording.probes.shift import ShiftProbe
 from wellcond.recording.probes.subject import Subject
 from wellcond.recording.watching.layout import Layout
@@ -155,3 +157,74 @@ def test_a_batch_that_cannot_be_cut_is_taken_whole() -> None:
     batch = torch.randn(16, 2), torch.randn(16, 1)
     assert len(subject.problem(batch, 4).batches[0][0]) == 16
     assert len(Subject(nn.Linear(2, 1), nn.MSELoss()).problem(batch, 4).batches[0][0]) == 4
+
+
+# networks whose examples depend on each other
+
+
+def normalized() -> tuple[nn.Sequential, tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)).double()
+    return model, (torch.randn(64, 3).double(), torch.randint(0, 2, (64,)))
+
+
+def probing_of(model: nn.Module) -> tuple[Probing, Allowance]:
+    allowance = Allowance(1.0, probe_parts())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Probing(model, nn.CrossEntropyLoss(), [optimizer], Layout(model), allowance), allowance
+
+
+def largest(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    dense = wc.Hessian(wc.Problem(model, nn.CrossEntropyLoss(), [batch])).dense()
+    return float(torch.linalg.eigvalsh(dense)[-1])
+
+
+def gradient_norm(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    return math.hypot(*(float(g.norm()) for g in torch.autograd.grad(loss, list(model.parameters()))))
+
+
+def test_curvature_of_a_network_with_batchnorm_is_that_of_the_whole_batch() -> None:
+    model, batch = normalized()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    probing, _ = probing_of(model)
+    rows = probing.run(CURVATURE, 1, batch, {}, [])
+    assert value(rows, "probed_examples") == 64
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert probing.gradient_norm == pytest.approx(gradient_norm(model, batch), rel=1e-9)
+    probing.load_state_dict(probing.state_dict() | {"levels": {CURVATURE: 5}})  # six products in a turn
+    rows = [probing.run(CURVATURE, step, batch, {}, []) for step in range(2, 12)][-1]
+    whole, few = largest(model, batch), largest(model, (batch[0][:8], batch[1][:8]))
+    assert value(rows, "hessian_lambda_max") == pytest.approx(whole, rel=1e-6)
+    assert few > 1.3 * whole  # which is why
+
+
+@pytest.mark.parametrize("part", [CURVATURE, INSPECTION])
+def test_only_where_examples_depend_on_each_other_is_the_whole_batch_probed(part: str) -> None:
+    model, batch = normalized()
+    for norm, examples in ((nn.BatchNorm1d(5), 64), (nn.LayerNorm(5), 8), (nn.BatchNorm1d(5).eval(), 64)):
+        model[1] = norm.double()
+        probing, _ = probing_of(model)
+        rows = probing.run(part, 1, batch, {}, [])
+        assert value(rows, "probed_examples") == probing.examples == examples
+        if part == CURVATURE:
+            model.train()
+            first = batch[0][:examples], batch[1][:examples]
+            assert probing.gradient_norm == pytest.approx(gradient_norm(model, first), rel=1e-9)
+
+
+def test_the_gradient_of_few_examples_is_measured_where_the_curvature_is_that_of_all() -> None:
+    """It shows the noise; elsewhere the gradient of the curvature's examples does."""
+    model, batch = normalized()
+    probing, allowance = probing_of(model)
+    probing.run(CURVATURE, 1, batch, {}, [])
+    assert allowance.parts[GRADIENT_OF_FEW].is_open
+    probing.run(GRADIENT_OF_FEW, 2, batch, {}, [])
+    assert probing.examples == 8
+    few = batch[0][:8], batch[1][:8]
+    assert probing.gradient_norm == pytest.approx(gradient_norm(model, few), rel=1e-9)
+    plain, examples = small()
+    probing, allowance = probing_of(plain)
+    probing.run(CURVATURE, 1, examples, {}, [])
+    assert not allowance.parts[GRADIENT_OF_FEW].is_open
+    assert probing.gradient_norm == probing.curvature.gradient_norm > 0

@@ -265,6 +265,41 @@ def test_statistics_of_single_examples_are_not_compared() -> None:
     assert rec.findings == ()
 
 
+# turns
+
+
+def test_the_noise_of_gradients_is_known_of_a_network_with_batchnorm_too() -> None:
+    rec = Training(30).run()
+    rec.close()
+    assert len(rec.history.series("gradient_noise_scale")) >= 2
+
+
+def test_a_rehearsal_runs_every_probe_twice_at_the_first_step_and_pays_for_none() -> None:
+    """As on a GPU, where the first run of a probe loads kernels."""
+    training = Training(4)
+    runs: list[tuple[str, int]] = []
+    real = training.rec._probing.run
+
+    def counted(part: str, step: int, *arguments: Any) -> Any:
+        runs.append((part, step))
+        training.clock.now += 5.0
+        return real(part, step, *arguments)
+
+    training.rec._probing.run = counted  # type: ignore[method-assign]
+    training.rec._turns._is_to_rehearse = True
+    training.run(slice(0, 1))
+    parts = ["curvature", "conditioning", "shift", "activations"]
+    assert runs == [(part, 1) for part in parts for _ in range(2)]
+    allowance = training.rec._allowance
+    assert allowance.spent == pytest.approx(40.0)
+    assert [allowance.parts[part].price for part in parts] == [5.0] * 4
+    assert all(part.purse.balance == 0 for part in allowance.parts.values())
+    assert training.rec.history.series("hessian_lambda_max").steps.tolist() == [1]
+    assert training.rec.history.layers("shift_cosine")
+    training.run(slice(1, 4)).close()
+    assert {part for part, step in runs if step > 1} <= {"noise"}  # what is known to take five steps waits
+
+
 # the budget
 
 

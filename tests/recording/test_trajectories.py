@@ -67,6 +67,41 @@ def test_every_optimizer(name: str) -> None:
     assert (len(rec.history.series("max_lr")) > 2) == (name.split()[0] in known | {"maximize", "differentiable"})
 
 
+@pytest.mark.slow
+def test_muon_beside_an_optimizer_for_what_is_no_matrix() -> None:
+    muon = getattr(torch.optim, "Muon", None)
+    if muon is None:
+        pytest.skip("this torch has none")
+
+    def loop(record: Callable[..., Any]) -> dict[str, Any]:
+        model = Small()
+        matrices = [p for p in model.parameters() if p.dim() == 2]
+        others = [p for p in model.parameters() if p.dim() != 2]
+        optimizers = [muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=1e-2)]
+        rec = record(model, optimizers, loss_function)
+        for x, y in batches(STEPS):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            value = loss_function(model(x), y)
+            value.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            rec.step(value, (x, y))
+        rec.close()
+        return everything_of(model, *optimizers)
+
+    (rec,) = assert_bit_for_bit(loop)
+    assert rec.history.last_step == STEPS
+    assert set(rec.history.layers("gradient_norm")) == {"conv", "bn", "hidden", "norm", "head"}
+    assert len(rec.history.series("hessian_lambda_max")) > 2
+
+
+def test_every_optimizer_of_torch_is_here() -> None:
+    elsewhere = {"LBFGS", "SparseAdam", "Muon"}
+    names = {name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)} - {"Optimizer"}
+    assert names == {name.split()[0] for name in OPTIMIZERS} - {"maximize", "differentiable"} | elsewhere & names
+
+
 def test_lbfgs_and_its_closure() -> None:
     def loop(record: Callable[..., Any]) -> dict[str, Any]:
         model = Small()
