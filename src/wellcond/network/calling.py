@@ -166,13 +166,19 @@ def logits_of(outputs: Any) -> Tensor | None:
     return logits if isinstance(logits, Tensor) else None
 
 
-def why_call_failed(model: nn.Module, index: int, inputs: Any, error: Exception) -> str:
-    """One sentence that names the layer that failed on a batch."""
+def failing_layer(model: nn.Module, error: BaseException) -> str:
+    """Name of the innermost module that an exception was raised in; "" if it is the model itself, or none."""
     names = {id(module): name for name, module in model.named_modules()}
     owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    inside = [module for module in owners if id(module) in names]
-    name = names[id(inside[-1])] if inside else ""
-    where = f"layer {name!r} ({type(inside[-1]).__name__})" if name else f"{type(model).__name__}.forward"
+    return next((names[id(owner)] for owner in reversed(owners) if id(owner) in names), "")
+
+
+def why_call_failed(model: nn.Module, index: int, inputs: Any, error: Exception) -> str:
+    """One sentence that names the layer that failed on a batch."""
+    name = failing_layer(model, error)
+    where = (
+        f"layer {name!r} ({type(model.get_submodule(name)).__name__})" if name else f"{type(model).__name__}.forward"
+    )
     dtypes = [t.dtype for t in tensors_in(inputs) if t.is_floating_point()]
     of_model = next((p.dtype for p in model.parameters()), None)
     mixed = next((dtype for dtype in dtypes if of_model is not None and dtype != of_model), None)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 from wellcond.diagnosis.inspection.failures import shortened_message
 from wellcond.diagnosis.mini_batches import handful
 from wellcond.errors import NonFinite
-from wellcond.network.calling import dense_parts, tensors_in
+from wellcond.network.calling import dense_parts, failing_layer, tensors_in
+from wellcond.network.guarded import Guarded
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Batch, Problem
@@ -37,6 +38,7 @@ class Refused:
         usual: That of the first batch.
         error: What the model or the loss raised; "" if the loss is not finite.
         not_finite: Values of its inputs and targets that are NaN or infinite.
+        layer: Name of the layer that raised; "" if it is the model itself, or the loss.
     """
 
     index: int | None
@@ -44,6 +46,15 @@ class Refused:
     usual: int
     error: str
     not_finite: int
+    layer: str = ""
+
+
+class _Outcome(NamedTuple):
+    """What became of a batch: what was raised, in which layer, and whether the loss is finite."""
+
+    error: str = ""
+    layer: str = ""
+    is_finite: bool = True
 
 
 def reached_in_training(problem: Problem) -> frozenset[str]:
@@ -76,11 +87,11 @@ def refused(problem: Problem) -> Refused | None:
         first, extremes = _extremes(copy)
         for index, batch in extremes[:MOST_PASSED]:
             problem.count_copies(Cost(forwards=1))
-            error, is_finite = _passed(copy, index or 0, batch)
-            if error or not is_finite:
+            outcome = _passed(copy, index or 0, batch)
+            if outcome != _Outcome():
                 problem.count_copies(Cost(forwards=1))
-                is_usual = _passed(copy, 0, first) != ("", True)
-                return None if is_usual else _refused(index, batch, first, error)
+                is_usual = _passed(copy, 0, first) != _Outcome()
+                return None if is_usual else _refused(index, batch, first, outcome)
     return None
 
 
@@ -147,18 +158,18 @@ def _last_size(loader: object) -> int:
     return len(loader.sampler) % loader.batch_size if isinstance(loader.sampler, Sized) else 0
 
 
-def _passed(problem: Problem, index: int, batch: Batch) -> tuple[str, bool]:
-    """What the model or the loss raises on a batch, and whether its loss is finite."""
+def _passed(problem: Problem, index: int, batch: Batch) -> _Outcome:
     try:
-        return "", math.isfinite(float(problem.training_loss(index, batch)))
+        with Guarded():
+            return _Outcome(is_finite=math.isfinite(float(problem.training_loss(index, batch))))
     except NonFinite:
-        return "", False
+        return _Outcome(is_finite=False)
     except Exception as error:  # the user's model may raise anything
-        return shortened_message(error), True
+        return _Outcome(shortened_message(error), failing_layer(problem.model, error.__cause__ or error))
 
 
-def _refused(index: int | None, batch: Batch, first: Batch, error: str) -> Refused:
-    return Refused(index, examples_in(batch), examples_in(first), error, _not_finite(batch))
+def _refused(index: int | None, batch: Batch, first: Batch, outcome: _Outcome) -> Refused:
+    return Refused(index, examples_in(batch), examples_in(first), outcome.error, _not_finite(batch), outcome.layer)
 
 
 def _not_finite(batch: Batch) -> int:

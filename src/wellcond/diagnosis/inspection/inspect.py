@@ -92,6 +92,7 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         broadcasts=tuple(passes.broadcasts),
         log_arguments=tuple(passes.log_arguments),
         forward_error=passes.forward_error,
+        failing_layer=passes.failing_layer,
         loss_error=passes.loss_error,
         gradient_error=passes.gradient_error,
         gradient_over_time=passes.gradient_over_time,

@@ -79,6 +79,7 @@ class Inspection:
         log_arguments: What torch's losses get where they take logarithms of probabilities.
         refused: A later batch on which training fails, in the model's own modes.
         forward_error: Why the model could not be called, if it could not.
+        failing_layer: Name of the layer that raised then; "" if it is the model itself.
         loss_error: Why the loss could not be computed, if it could not.
         gradient_error: Why there are no gradients, if the backward pass failed.
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ of sequences that recurrent layers or cells read; None for others.
@@ -114,6 +115,7 @@ class Inspection:
     log_arguments: tuple[LogArgument, ...] = ()
     refused: Refused | None = None
     forward_error: str = ""
+    failing_layer: str = ""
     loss_error: str = ""
     gradient_error: str = ""
     gradient_over_time: Tensor | None = None

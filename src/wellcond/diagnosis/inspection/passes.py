@@ -14,6 +14,7 @@ from wellcond.diagnosis.inspection.failures import Failures, shortened_message
 from wellcond.diagnosis.inspection.log_probabilities import LogArgument, LogProbabilities
 from wellcond.diagnosis.inspection.signals import Signals
 from wellcond.errors import NoLoss
+from wellcond.network.calling import failing_layer
 from wellcond.network.guarded import Guarded
 from wellcond.problem.apart import StepLoss
 from wellcond.problem.batches import examples_in
@@ -53,6 +54,7 @@ class Passes:
         gradient_over_time: (steps,), ‖∂ℓ/∂x_t‖ of sequences that recurrent layers read; None for others.
         sequences: Copies of the inputs of the last pass that are differentiated for it.
         forward_error: Why the model could not be called.
+        failing_layer: Name of the layer that raised; "" if it is the model itself.
         loss_error: Why the loss could not be computed.
         gradient_error: Why there are no gradients.
     """
@@ -67,7 +69,7 @@ class Passes:
         self.loss_depends: bool | None = None
         self.gradient_over_time: Tensor | None = None
         self.sequences: list[Tensor] = []
-        self.forward_error = self.loss_error = self.gradient_error = ""
+        self.forward_error = self.failing_layer = self.loss_error = self.gradient_error = ""
         recurrent = (nn.RNNBase, nn.RNNCellBase)
         self._is_recurrent = any(isinstance(m, recurrent) for m in problem.model.modules())
 
@@ -100,7 +102,9 @@ class Passes:
         except NoLoss:
             return None  # no illness of the network: `Problem` refuses it
         except Exception as error:  # the user's model may raise anything
-            self.forward_error = self.forward_error or shortened_message(error)
+            if not self.forward_error:
+                self.forward_error = shortened_message(error)
+                self.failing_layer = failing_layer(self.problem.model, error.__cause__ or error)
             return None
         try:
             with self._comparisons(), self._logs, Guarded():

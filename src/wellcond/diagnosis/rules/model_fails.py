@@ -30,6 +30,7 @@ def model_fails(evidence: Evidence) -> Iterator[Finding]:
     called = "training step" if isinstance(evidence.problem.loss, TrainingStep) else "model"
     yield Finding(
         rule="model-fails",
+        layer=inspection.failing_layer,
         severity="severe",
         basis="proven",
         summary=f"the model fails on its data: {inspection.forward_error.rstrip('.')}.",
@@ -55,6 +56,7 @@ def fails_later(evidence: Evidence) -> Iterator[Finding]:
     which = "the last batch" if refused.index is None else f"batch {refused.index}"
     yield Finding(
         rule="model-fails",
+        layer=refused.layer,
         severity="severe",
         basis="proven",
         summary=f"training ends at {which}, of {refused.examples} instead of {refused.usual} examples: "
