@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import geometric_mean
 from typing import Any
 
 from torch import Tensor, nn
@@ -144,12 +143,12 @@ def spread(values: Mapping[str, float]) -> float:
     return high / low if low > 0 else math.inf
 
 
-def change(table: Table, arm: str, quantity: str) -> dict[str, float]:
-    """By hidden layer, how many times its greatest value over training is its least; the geometric mean over seeds."""
+def changes(table: Table, arm: str, quantity: str) -> dict[str, list[float]]:
+    """By hidden layer, how many times its greatest value over training is its least, in every seed."""
     ratios: dict[str, list[float]] = {}
     for record in table.arm(arm):
         looks = [hidden(record.by_layer(quantity, step), quantity) for step in Table([record]).steps(quantity)]
         for layer in looks[0] if looks else ():
             ratio = spread({str(i): look[layer] for i, look in enumerate(looks)})
             ratios.setdefault(layer, []).append(ratio)
-    return {layer: geometric_mean(each) for layer, each in ratios.items()}
+    return ratios

@@ -14,7 +14,7 @@ from wellcond.problem.problem import Problem
 from wellcond.report.figures.style import legend_below
 from wellcond.results import Row
 from wellcond.results.quantities import DYING, FULL
-from wellcond_papers.experiments.claims import Claim, Outcome, claim, judged
+from wellcond_papers.experiments.claims import Claim, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
@@ -95,15 +95,20 @@ def grow_with_depth(kind: str) -> Claim:
 )
 def bn_has_fewer(table: Table) -> Outcome:
     """In all layers, dying and full, at every look."""
-    totals = {}
-    for step in table.steps(DYING):
-        counts = [[table.arm(arm).mean_by_layer(quantity, step) for quantity in KINDS.values()] for arm in ARMS]
-        if all(by_layer for kinds in counts for by_layer in kinds):
-            totals[step] = [sum(sum(by_layer.values()) for by_layer in kinds) for kinds in counts]
-    details = [f"step {step}: {bn:.0f} with BN, {plain:.0f} without" for step, (plain, bn) in totals.items()]
+    totals = {step: [totals_at(table.arm(arm), step) for arm in ARMS] for step in table.steps(DYING)}
+    known = {step: both for step, both in totals.items() if all(both)}
+    details = [
+        f"step {step}: {fmean(bn):.0f} with BN, {fmean(plain):.0f} without" for step, (plain, bn) in known.items()
+    ]
     return judged(
-        [bn < plain for plain, bn in totals.values()], "; ".join(dict.fromkeys((*details[:1], *details[-1:])))
+        [is_greater(*both) for both in known.values()], "; ".join(dict.fromkeys((*details[:1], *details[-1:])))
     )
+
+
+def totals_at(runs: Table, step: int) -> list[float]:
+    """Dying and full neurons of all layers at a step, in every seed that was measured then."""
+    by_seed = ([record.by_layer(quantity, step) for quantity in KINDS.values()] for record in runs)
+    return [sum(sum(layers.values()) for layers in kinds) for kinds in by_seed if all(kinds)]
 
 
 def draw(table: Table) -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 from typing import TYPE_CHECKING, Any
 
 from wellcond.results import Row, number
@@ -13,7 +13,7 @@ from wellcond_papers.experiments.claims import END, Claim, Outcome, claim, is_gr
 from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
-from wellcond_papers.papers.huang2020.conditioning import LABELS, MAGNITUDES, layer_rows
+from wellcond_papers.papers.huang2020.conditioning import LABELS, MAGNITUDES, is_larger, layer_rows
 from wellcond_papers.papers.huang2020.deep_mlp import (
     AS_IN_SECTION_4,
     COMPARED_LR,
@@ -23,7 +23,7 @@ from wellcond_papers.papers.huang2020.deep_mlp import (
     SILENT,
     SMOKE,
     at_step,
-    change,
+    changes,
     spread,
     trained,
 )
@@ -105,14 +105,16 @@ def steadier_with_bn(quantity: str, pairs: Mapping[str, tuple[str, str]], *, pap
         needs=END,
     )
     def check(table: Table) -> Outcome:
-        cases, details = [], []
+        cases: list[bool | None] = []
+        details = []
         for common, (plain, bn) in pairs.items():
-            without, with_bn = (change(table, arm, quantity) for arm in (plain, bn))
-            steadier = [with_bn[layer] < without[layer] for layer in without if layer in with_bn]
+            without, with_bn = (changes(table, arm, quantity) for arm in (plain, bn))
+            steadier = [is_larger(without[layer], with_bn[layer]) for layer in without if layer in with_bn]
             if steadier:
                 cases += steadier
-                middle = [number(median(values.values())) for values in (with_bn, without)]
-                counted = f"{f'{common}: ' if common else ''}{sum(steadier)} of {len(steadier)} layers"
+                middle = [number(median(map(geometric_mean, values.values()))) for values in (with_bn, without)]
+                counted = f"{f'{common}: ' if common else ''}{steadier.count(True)} of {len(steadier)} layers"
+                counted += f", a tie in {steadier.count(None)}" if None in steadier else ""
                 details.append(f"{counted}, {middle[0]} times against {middle[1]}")
         return judged(cases, f"medians with BN against without, {'; '.join(details)}" if details else "")
 

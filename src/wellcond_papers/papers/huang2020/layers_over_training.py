@@ -75,7 +75,7 @@ def draw(table: Table) -> Figure:
 
 
 @claim(
-    "with BN the magnitudes of the convolutions lie closer together",
+    "with BN the magnitudes of the convolutions but the first lie closer together",
     paper="shows condition numbers alone, and says that they give the MLP's observations",
     is_ours=True,
 )

@@ -98,19 +98,23 @@ def improvements(table: Table, images: str, preconditioner: str) -> list[tuple[f
 
 
 def by_about_scaling(says: str, paper: str, images: str, preconditioner: str, *, is_ours: bool = False) -> Claim:
-    """The median improvement is about the median of κ(D)²; what is found tells how it rises with κ(D)², in decades."""
+    """In every seed the median improvement is about the median of κ(D)².
+
+    What is found tells how it rises with κ(D)², in decades, over all seeds.
+    """
 
     def check(table: Table) -> Outcome:
         pairs = improvements(table, images, preconditioner)
         if not pairs:
             return judged([], "")
+        seeds = [improvements(Table([record]), images, preconditioner) for record in table.arm("BNP")]
+        near = [abs(median(gain for gain, _ in each) - median(bound for _, bound in each)) <= ABOUT for each in seeds]
         gains, bounds = zip(*pairs, strict=True)
         gain, bound = median(gains), median(bounds)
         rank = median(v for r in table.arm("BNP") for v in r.series(HESSIAN.rank, images).values())
         slope = f", slope {linear_regression(bounds, gains).slope:.2f}" if len(set(bounds)) > 1 else ""
-        return judged(
-            [abs(gain - bound) <= ABOUT], f"10^{gain:.1f} where κ(D)² is 10^{bound:.1f}{slope}; rank {rank:g}"
-        )
+        so = f"; within a factor of 10 in {sum(near)} of {len(near)} seeds" if len(near) > 1 else ""
+        return judged(near, f"10^{gain:.1f} where κ(D)² is 10^{bound:.1f}{slope}{so}; rank {rank:g}")
 
     return Claim(says, paper, check, is_ours)
 
@@ -219,7 +223,7 @@ EXPERIMENT = Experiment(
         ).because(
             "paper", "the paper's claim does not hold here",
             "Among the 60 nonzero singular values that 60 images give, the gain is 10^0.5 to 10^2.3 and hardly follows "
-            "κ(D)² (slope 0.1). For 1000 images it does (claim 4).",
+            "κ(D)² (slope 0.1). For 1000 images it follows (claim 4).",
         ),
         by_about_scaling(
             "so it does for 1000 images, which give the Hessian its full rank but for dead units", "by roughly κ(D)²",
@@ -228,6 +232,10 @@ EXPERIMENT = Experiment(
             "laptop", NOT_NAMED,
             "How near “roughly” is, is not said. The gain follows κ(D)² with a slope of 0.8 over six decades, but lies "
             "a factor 17 below it.",
+        ).because(
+            "paper", NOT_NAMED,
+            "How near “roughly” is, is not said. The gain follows κ(D)² with a slope of 0.91, and lies below it by a "
+            "factor of 3.2 to 4.3 in three seeds, of 11 and 14 in two.",
         ),
         by_about_scaling(
             "so does the P that BNP applies, with ε in it", "by roughly κ(D)²", MANY, OWN, is_ours=True

@@ -151,7 +151,7 @@ EXPERIMENT = Experiment(
             "paper",
             NOT_NAMED,
             "Eq. 7 is about λ_max at the optimum, which is taken at the start here. At σ_w = 2.4 a rate of 0.00018 "
-            "still trains, 2.2 times the limit; λ_max most likely falls in the first steps. The other 13 are right.",
+            "still trains, 2.2 times the limit; λ_max most likely falls in the first steps. The other 11 are right.",
         ),
         _larger_weights,
     ],

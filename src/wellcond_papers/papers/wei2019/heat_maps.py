@@ -154,12 +154,14 @@ class HeatMap:
         return self.table.lasts(TEST_LOSS, square(self.settings, value, rate)) or [math.inf]
 
     def separates(self, line: str, value: float, factor: float = 2.0) -> bool | None:
-        """Whether training diverges at this limit, up to a factor; None if no rate far enough above it was tried."""
+        """Whether training diverges at this limit, up to a factor.
+
+        None if no rate far enough above it was tried, or none below it: then nothing contradicts it, and nothing more.
+        """
         stable, diverged = self.boundary(value)
         limit = self.limit(line, value)
-        if math.isinf(diverged) and stable < factor * limit:
-            return None
-        return stable <= factor * limit and diverged >= limit / factor
+        is_right = stable <= factor * limit and diverged >= limit / factor
+        return None if is_right and (math.isinf(diverged) or not stable) else is_right
 
     def is_parted(self, value: float) -> bool:
         """Whether some rate diverges, and so does every higher one."""

@@ -55,6 +55,13 @@ def test_a_limit_separates_if_it_lies_between_both_up_to_a_factor_of_two() -> No
     assert verdicts([2.1, 5.1]) == [False, None]
 
 
+def test_a_row_in_which_every_rate_diverges_speaks_only_against_limits_above_them() -> None:
+    heat_map = HeatMap(Table([record([[None] * 4, [2.0, None, None, None]], [0.019, 0.019])]))
+    assert [heat_map.separates("as printed", value) for value in (0.5, 2.0)] == [None, True]
+    heat_map = HeatMap(Table([record([[None] * 4, [2.0, None, None, None]], [0.021, 0.21])]))
+    assert [heat_map.separates("as printed", value) for value in (0.5, 2.0)] == [False, False]
+
+
 def test_a_square_is_white_if_one_of_the_runs_diverged() -> None:
     first = record([[2.0, 1.0, 1.0, None], [2.0, 1.0, None, None]], [1.0, 1.0])
     second = record([[4.0, 1.0, None, None], [2.0, 1.0, None, None]], [3.0, 1.0], seed=1)
