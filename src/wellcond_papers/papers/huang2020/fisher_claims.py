@@ -30,12 +30,13 @@ def pairs(table: Table, matrix: str, quantity: str) -> dict[str, tuple[float, fl
 
 def greater_without_bn(table: Table, matrix: str, quantity: str) -> dict[str, bool | None]:
     """By layer, whether the plain network has more, by the geometric means over seeds; None for a tie."""
+    return {layer: is_larger(*of_seeds(table, matrix, quantity, layer)) for layer in pairs(table, matrix, quantity)}
 
-    def seeds(network: str, layer: str) -> list[float]:
-        return [record.by_layer(quantity)[layer] for record in table.arm(f"{network} {matrix}")]
 
-    layers = pairs(table, matrix, quantity)
-    return {layer: is_larger(*(seeds(network, layer) for network in NORMS)) for layer in layers}
+def of_seeds(table: Table, matrix: str, quantity: str, layer: str) -> list[list[float]]:
+    """What the plain network and the one with BN have in every seed."""
+    runs = [table.arm(f"{network} {matrix}") for network in NORMS]
+    return [[record.by_layer(quantity)[layer] for record in each] for each in runs]
 
 
 def same(a: bool | None, b: bool | None) -> bool | None:
@@ -118,9 +119,10 @@ def greater_with_bn(matrix: str) -> Claim:
         if not times:
             return judged([], "")
         layers = [value for layer, value in times.items() if layer]
-        details = (
-            f"{number(times[''])} times in the whole, {number(min(layers))} to {number(max(layers))} in the layers"
-        )
+        by_seed = [bn / plain for plain, bn in zip(*of_seeds(table, matrix, FISHER.lambda_max, ""), strict=False)]
+        seeds = f" ({number(min(by_seed))} to {number(max(by_seed))} in single seeds)" if len(by_seed) > 1 else ""
+        in_layers = f"{number(min(layers))} to {number(max(layers))} in the layers"
+        details = f"{number(times[''])} times in the whole{seeds}, {in_layers}"
         order = greater_without_bn(table, matrix, FISHER.lambda_max)
         return judged([None if order[layer] is None else not order[layer] for layer in times], details)
 
