@@ -23,25 +23,32 @@ class Clock:
         return self.now
 
 
+def grad_scaler(autocast: torch.dtype | None) -> torch.amp.GradScaler:
+    """That of float16, with a scale at which these gradients do not overflow; for other types it does nothing."""
+    return torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=autocast == torch.float16)
+
+
 def plain_loop(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     loss_of: Callable[[Any], Tensor],
     batches: Sequence[Any],
     accumulate: int,
-    autocast: bool = False,
+    autocast: torch.dtype | None = None,
     clip: float | None = None,
 ) -> tuple[list[float], dict[str, list[float]]]:
     """Losses of every step, and the norms of the gradients of every layer with parameters of its own, and of all."""
     losses, norms = [], defaultdict(list)
+    scaler = grad_scaler(autocast)
     for start in range(0, len(batches), accumulate):
         optimizer.zero_grad()
         parts = []
         for batch in batches[start : start + accumulate]:
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            with torch.autocast("cpu", autocast, enabled=autocast is not None):
                 loss = loss_of(batch)
-            (loss / accumulate).backward()
+            scaler.scale(loss / accumulate).backward()
             parts.append(loss.item())
+        scaler.unscale_(optimizer)
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         grads = {name: p.grad.double() for name, p in model.named_parameters() if p.grad is not None}
@@ -49,7 +56,8 @@ def plain_loop(
             own = [grad for name, grad in grads.items() if name.rpartition(".")[0] == layer]
             norms[layer].append(torch.stack([grad.square().sum() for grad in own]).sum().sqrt().item())
         norms[""].append(torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt().item())
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         losses.append(sum(parts) / len(parts))
     return losses, norms
 

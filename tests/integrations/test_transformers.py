@@ -1,4 +1,4 @@
-"""Transformers, Accelerate and PEFT: a plain loop sees what is recorded, and the training is the one without us."""
+"""Transformers and PEFT: a plain loop sees what is recorded, and the training is the one without us."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import torch
 from plain import Clock, assert_recorded, assert_same, plain_loop
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
 
@@ -112,26 +111,6 @@ def in_batches(data: list[dict[str, Tensor]], size: int) -> list[dict[str, Tenso
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bf16"])
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_gradients_are_those_of_a_plain_loop(
-    transformers: Any, integration: Any, tmp_path: Path, accumulate: int, bf16: bool
-) -> None:
-    model = Classifier()
-    plain = copy.deepcopy(model)
-    trainer = made(transformers, tmp_path, model, digits(), gradient_accumulation_steps=accumulate, bf16=bf16)
-    callback = integration.RecorderCallback(trainer, budget=1.0, clock=Clock())
-    train(trainer, callback)
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.05)
-    batches = in_batches(digits(), 16) * 2
-    assert_recorded(
-        callback.recorder,
-        *plain_loop(plain, optimizer, lambda batch: plain(**batch)["loss"], batches, accumulate, bf16),
-    )
-    assert set(callback.recorder.history.series("accumulated").values) == {accumulate}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_loss_over_the_tokens_of_several_batches(
     transformers: Any, integration: Any, tmp_path: Path, accumulate: int
@@ -165,10 +144,13 @@ def test_the_training_is_bit_for_bit_the_one_without_us(transformers: Any, integ
     callback = integration.RecorderCallback(recorded, budget=1.0, clock=Clock())
     assert_same(train(recorded, callback), train(trainer()))
     assert callback.recorder.problems == []
-    assert len(callback.recorder.history.series("hessian_lambda_max"))  # there were probes, which run the model
+    for quantity in ("max_lr", "beta"):  # there were probes, which run the model
+        assert len(callback.recorder.history.series(quantity))
+    assert callback.recorder.history.layers("input_lambda_max")
     assert not any(each._forward_hooks for each in recorded.model.modules())
 
 
+@pytest.mark.slow
 def test_a_loss_of_the_trainer(transformers: Any, integration: Any, tmp_path: Path) -> None:
     """One that is passed to it, and one of its class, which takes the labels out of the batch."""
 
@@ -195,6 +177,7 @@ def test_a_loss_of_the_trainer(transformers: Any, integration: Any, tmp_path: Pa
         )
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_from_a_checkpoint(transformers: Any, integration: Any, tmp_path: Path) -> None:
     for checkpoint, steps in ((None, 8), (tmp_path / "checkpoint-8", 24)):
         settings = {"max_steps": steps, "save_strategy": "steps", "save_steps": 8, "eval_strategy": "epoch"}
@@ -228,6 +211,13 @@ def test_a_verdict_before_training(transformers: Any, integration: Any, tmp_path
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_verdict_is_in_the_precision_of_the_training(transformers: Any, integration: Any, tmp_path: Path) -> None:
+    """Which is float32 for fp16 on a CPU."""
+    for settings, autocast in (({}, None), ({"bf16": True}, torch.bfloat16), ({"fp16": True}, None)):
+        trainer = made(transformers, tmp_path, Classifier(), digits(), **settings)
+        assert integration.planned(trainer).problem.precision.autocast == autocast
+
+
 @pytest.mark.slow
 def test_adapters(transformers: Any, integration: Any, tmp_path: Path) -> None:
     """Of a frozen model with adapters, these alone have gradients, and a verdict is about them."""
@@ -251,39 +241,3 @@ def test_adapters(transformers: Any, integration: Any, tmp_path: Path) -> None:
     losses, norms = plain_loop(models[1], optimizer, loss_of, batches * 2, 1)
     assert all("lora" in layer for layer in norms if layer)
     assert_recorded(callback.recorder, losses, norms)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["no", "bf16"])
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_accelerate_needs_no_adapter(accumulate: int, precision: str) -> None:
-    """What `prepare` returns goes into a recorder as it is."""
-    accelerate = pytest.importorskip("accelerate")
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=accumulate, mixed_precision=precision)
-    inputs, targets = (tensor[:192] for tensor in wc.digits())
-    loader = DataLoader(TensorDataset(inputs, targets), batch_size=16)
-    plain = Classifier().net
-    model = copy.deepcopy(plain)
-    loss, clock = nn.CrossEntropyLoss(), Clock()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    model, optimizer, batches = accelerator.prepare(model, optimizer, loader)
-    with wc.Recorder(model, optimizer, loss, budget=1.0, clock=clock) as rec:
-        for x, y in batches:
-            clock.now += 1.0
-            with accelerator.accumulate(model):
-                value = loss(model(x), y)
-                accelerator.backward(value)
-                optimizer.step()
-                optimizer.zero_grad()
-            rec.step(value, (x, y))
-
-    def loss_of(batch: Any) -> Tensor:
-        outputs = plain(batch[0])
-        with torch.autocast("cpu", enabled=False):
-            return loss(outputs.float(), batch[1])
-
-    plain_optimizer = torch.optim.SGD(plain.parameters(), lr=0.05)
-    assert_recorded(rec, *plain_loop(plain, plain_optimizer, loss_of, [*loader], accumulate, precision == "bf16"))
-    assert_same({name: p.detach() for name, p in model.named_parameters()}, dict(plain.named_parameters()))
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)

@@ -135,9 +135,10 @@ def planned(trainer: Any) -> Plan:
         optimizer = trainer.optimizer or trainer.create_optimizer()
         steps = steps_of(trainer, loader)
         scheduler = trainer.lr_scheduler if steps is None else trainer.create_scheduler(steps, optimizer)
-    half = {"fp16": torch.float16, "bf16": torch.bfloat16}
-    autocast = half.get(trainer.accelerator.mixed_precision)
-    problem = Problem(trainer.model, loss_of(trainer), loader, autocast=autocast, scaler=trainer.accelerator.scaler)
+    accelerator, half = trainer.accelerator, {"fp16": torch.float16, "bf16": torch.bfloat16}
+    # it trains in float32 where it has no autocast, as with fp16 on a CPU
+    autocast = half.get(accelerator.mixed_precision) if accelerator.native_amp else None
+    problem = Problem(trainer.model, loss_of(trainer), loader, autocast=autocast, scaler=accelerator.scaler)
     return Plan(problem, optimizer, scheduler, steps)
 
 

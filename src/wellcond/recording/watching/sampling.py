@@ -197,7 +197,7 @@ class Sampling:
     def _scale(self) -> Tensor | float | None:
         """What losses are multiplied with; None if half precision is used, and no scaler is known."""
         if self._scaler is not None:
-            scale: Tensor | None = self._scaler._scale
+            scale: Tensor | None = getattr(self._scaler, "_scale", None)  # one that is off has none
             return 1.0 if scale is None else scale.detach().clone()
         return None if self.activations is not None and self.activations.outputs.is_half else 1.0
 
