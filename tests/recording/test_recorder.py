@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ from loops import Clock, Small, batches
 from torch import Tensor, nn
 
 import wellcond as wc
-from wellcond.errors import InvalidProblem
+from wellcond.errors import InvalidProblem, OutputError, RunInUse
 from wellcond.recording.logbook import FindingWarning
 from wellcond.recording.mishaps import RecordingWarning
 
@@ -548,3 +550,42 @@ def test_a_second_training_goes_on_after_the_first(tmp_path: Path) -> None:
     rec = Training(5, run_dir=tmp_path / "a").run()
     rec.close()
     assert wc.read_run(tmp_path / "a").last_step == 10
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_a_while_costs_no_rows_and_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are written every second; from step 10 to 25 there is no room."""
+    monkeypatch.setattr("wellcond.recording.turns.SECONDS_BETWEEN_FILES", 0.5)
+    training, replace = Training(40, run_dir=tmp_path / "a"), os.replace
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill(step: int) -> None:
+        if step in (10, 25):
+            monkeypatch.setattr(os, "replace", full if step == 10 else replace)
+
+    with pytest.warns(RecordingWarning, match="No space left on device") as warned:
+        rec = training.run(each=fill)
+    rec.close()
+    assert len([each for each in warned if "No space" in str(each.message)]) == 1
+    assert len(rec.problems) == 1
+    assert "\n" not in rec.problems[0]
+    run = wc.read_run(tmp_path / "a")
+    assert (run.status, run.notes) == ("ended", ())
+    assert sorted(run.rows()) == sorted(rec.run.rows())
+    assert run.history.series("training_loss").steps.tolist() == list(range(1, 41))
+
+
+def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused_before_training(tmp_path: Path) -> None:
+    training = Training(3, run_dir=tmp_path / "a")
+    with pytest.raises(RunInUse, match="one writer at a time"):
+        Training(3, run_dir=tmp_path / "a")
+    training.run().close()
+    assert wc.read_run(tmp_path / "a").last_step == 3
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="could not be written"):
+        Training(3, run_dir=tmp_path / "file")
+    assert not torch.nn.modules.module._has_any_global_hook()

@@ -31,7 +31,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "Rprop": lambda p: torch.optim.Rprop(p, lr=1e-3),
     "ASGD": lambda p: torch.optim.ASGD(p, lr=1e-2),
     "maximize": lambda p: torch.optim.SGD(p, lr=1e-4, maximize=True),
-    "differentiable": lambda p: torch.optim.SGD(p, lr=1e-2),
+    "SGD one by one": lambda p: torch.optim.SGD(p, lr=1e-2, foreach=False),
 }
 STEPS = 24
 loss_function = nn.CrossEntropyLoss()
@@ -64,7 +64,7 @@ def test_every_optimizer(name: str) -> None:
     assert rec.history.layers("shift_difference")
     assert rec.history.layers("input_lambda_max")
     known = {"SGD", "Adam", "AdamW", "NAdam", "Adamax", "Adagrad", "RMSprop"}
-    assert (len(rec.history.series("max_lr")) > 2) == (name.split()[0] in known | {"maximize", "differentiable"})
+    assert (len(rec.history.series("max_lr")) > 2) == (name.split()[0] in known | {"maximize"})
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_muon_beside_an_optimizer_for_what_is_no_matrix() -> None:
 def test_every_optimizer_of_torch_is_here() -> None:
     elsewhere = {"LBFGS", "SparseAdam", "Muon"}
     names = {name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)} - {"Optimizer"}
-    assert names == {name.split()[0] for name in OPTIMIZERS} - {"maximize", "differentiable"} | elsewhere & names
+    assert names == {name.split()[0] for name in OPTIMIZERS} - {"maximize"} | elsewhere & names
 
 
 def test_lbfgs_and_its_closure() -> None:
