@@ -37,7 +37,9 @@ def with_curvature(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence
     """The Hessian's eigenvalues, the rate and the trace: what matters most first."""
     problem, optimizer = first_batches(evidence.problem, budget.plan_products()), evidence.optimizer
     if budget.on_gpu is not None:
-        problem = with_fewer_examples(problem, budget.on_gpu.examples)
+        some, problem = problem, with_fewer_examples(problem, budget.on_gpu.examples)
+        if some is not evidence.problem:
+            evidence.problem.count_copies(some.cost)  # of the look whether batches can be cut
     confidence = None if budget.is_fast else 0.99
 
     @functools.cache

@@ -65,7 +65,12 @@ def cut(batch: Batch, most: int) -> list[Batch]:
 
 def handful(problem: Problem, batch: Batch, count: int) -> Batch:
     """The first few examples; the batch itself if it cannot be cut, as a graph."""
-    return _part(batch, slice(count)) if runs_on_part(problem, batch) else batch
+    return first_examples(batch, count) if runs_on_part(problem, batch) else batch
+
+
+def first_examples(batch: Batch, count: int) -> Batch:
+    """The first examples of a batch that can be cut."""
+    return _part(batch, slice(count))
 
 
 def runs_on_part(problem: Problem, batch: Batch) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from wellcond.diagnosis.mini_batches import handful
+from wellcond.diagnosis.mini_batches import first_examples, runs_on_part
 from wellcond.network.isolation.arithmetic import precision_now, trained_in
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
@@ -115,10 +115,11 @@ def with_fewer_examples(problem: Problem, examples: int) -> Problem:
     """The problem with the first examples of each batch; itself if its batches cannot be cut."""
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         batches = [batch for _, batch in data]
-    cut = [handful(problem, batch, examples) for batch in batches]
-    if all(part is batch for part, batch in zip(cut, batches, strict=True)):
+    larger = next((batch for batch in batches if examples_in(batch) > examples), None)
+    if larger is None or not runs_on_part(problem, larger):
         return problem
-    return Problem(problem.model, problem.loss, cut, problem.batchnorm, dropout=problem.dropout)
+    fewer = [first_examples(batch, examples) for batch in batches]
+    return Problem(problem.model, problem.loss, fewer, problem.batchnorm, dropout=problem.dropout)
 
 
 def _step(problem: Problem) -> tuple[float, float]:
