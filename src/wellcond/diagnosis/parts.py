@@ -131,7 +131,8 @@ class Parts:
             outcome, note = "interrupted", INTERRUPTED
         if of is not self._problem:
             self._problem.count_copies(of.cost - before_of)
-            note = note or f"of the first {of.batch_count} of {self._problem.batch_count} batches"
+            if of.batch_count < self._problem.batch_count:
+                note = note or f"of the first {of.batch_count} of {self._problem.batch_count} batches"
         cost, self._counted = self._problem.cost - self._counted, self._problem.cost
         self._budget.spend(cost.matvecs)
         self._end(name, outcome, note, cost, time.perf_counter() - began)
