@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wellcond.diagnosis.finding import Severity
+from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
 from wellcond.recording.judging.run_rule import RunEvidence
 
@@ -26,29 +27,44 @@ class RisenShare:
         step: Step at which the rise began.
         before: Lowest level before it.
         now: Latest level.
+        severity: By how high it is, and by what it does to the loss.
     """
 
     layer: str
     step: int
     before: float
     now: float
+    severity: Severity
+
+    @property
+    def numbers(self) -> dict[str, float | str]:
+        """Both levels, as evidence of a finding."""
+        return {"share": self.now, "share before": self.before}
 
 
-def shares_that_rose(evidence: RunEvidence, quantity: str, above: float, by: float) -> Iterator[RisenShare]:
-    """Layers whose share is above a limit and has risen, the earliest first; of equals that with the highest."""
+def shares_that_rose(evidence: RunEvidence, quantity: str, high: Threshold, rise: Condition) -> Iterator[RisenShare]:
+    """Layers whose share is high and has risen, the earliest first; of equals that with the highest.
+
+    Args:
+        evidence: The run.
+        quantity: Name of the share.
+        high: From where on it is high, and from where on severe.
+        rise: By how much it must have risen.
+    """
     risen = []
     for layer in evidence.history.layers(quantity):
         series = finite(evidence.history.series(quantity, layer))
         levels = smooth(series.values, SAMPLES)
         now = median(series.values[-SAMPLES:])
         before = float(levels.min()) if len(levels) > SAMPLES else now
-        if now > above and now - before > by:
+        if high.is_warning(now) and now - before > rise.at:
             start = last_before(levels > before + BEGINNING * (now - before))
             start = min(start, len(series) - 1)
             earlier, first = int(series.steps[max(0, start - 1)]), int(series.steps[start])
             step = evidence.loss.jump_between(earlier, first) or began(series, start)
             if evidence.step - step >= LASTING:
-                risen.append(RisenShare(layer, step, before, now))
+                severity = severity_of(evidence, is_far=high.is_severe(now))
+                risen.append(RisenShare(layer, step, before, now, severity))
     yield from sorted(risen, key=lambda each: (each.step, -each.now))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
-from wellcond.recording.judging.shares import severity_of, shares_that_rose
+from wellcond.recording.judging.shares import shares_that_rose
 from wellcond.results.quantities import DEAD_SHARE
 from wellcond.results.text import named
 
@@ -31,15 +31,15 @@ def dying_neurons(evidence: RunEvidence) -> Iterator[Finding]:
 
     Severe from 0.95 if the loss does not fall; a warning, or a note while the loss falls and it is below 0.95.
     """
-    for each in shares_that_rose(evidence, DEAD_SHARE, SHARE.warn, RISE.at):
+    for each in shares_that_rose(evidence, DEAD_SHARE, SHARE, RISE):
         yield Finding(
             rule="dying-neurons",
             layer=each.layer,
-            severity=severity_of(evidence, is_far=SHARE.is_severe(each.now)),
+            severity=each.severity,
             basis="measured",
             summary=f"{each.now:.0%} of the ReLUs after {named(each.layer)} are off on a whole batch; until step "
             f"{each.step} they were {each.before:.0%}.",
-            evidence={"share": each.now, "share before": each.before},
+            evidence=each.numbers,
             limits=SHARE.limits(),
             reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient and it stays off.",
             remedy=f"# go back to weights from before step {each.step}, at a lower rate or with clipped gradients; a "

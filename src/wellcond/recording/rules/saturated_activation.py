@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
-from wellcond.recording.judging.shares import severity_of, shares_that_rose
+from wellcond.recording.judging.shares import shares_that_rose
 from wellcond.results.quantities import SATURATED_SHARE
 from wellcond.results.text import named
 
@@ -30,15 +30,15 @@ def saturated_activation(evidence: RunEvidence) -> Iterator[Finding]:
 
     Severe from 0.95 if the loss does not fall; a warning, or a note while the loss falls and it is below 0.95.
     """
-    for each in shares_that_rose(evidence, SATURATED_SHARE, SHARE.warn, RISE.at):
+    for each in shares_that_rose(evidence, SATURATED_SHARE, SHARE, RISE):
         yield Finding(
             rule="saturated-activation",
             layer=each.layer,
-            severity=severity_of(evidence, is_far=SHARE.is_severe(each.now)),
+            severity=each.severity,
             basis="measured",
             summary=f"the activation after {named(each.layer)} is flat at {each.now:.0%} of its values; until step "
             f"{each.step} at {each.before:.0%}.",
-            evidence={"share": each.now, "share before": each.before},
+            evidence=each.numbers,
             limits=SHARE.limits(),
             reason="A gradient is multiplied by the slope, so little of it gets through.",
             remedy=f"# lower the rate or decay the weights of {named(each.layer)}, or put a norm after it",
