@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import time
 import warnings
@@ -19,6 +20,7 @@ import wellcond as wc
 from wellcond.diagnosis.finding import Finding
 from wellcond.integrations import log_to
 from wellcond.integrations.loggers import MOST_POINTS, thinned
+from wellcond.results import Row
 
 USUAL = {
     "training_loss",
@@ -32,6 +34,8 @@ USUAL = {
     "worst_update_ratio",
     "worst_dead_share",
 }
+"""Series of a small network without a norm, a scaler or a sigmoid."""
+EVERY = USUAL | {"loss_scale", "worst_saturated_share", "worst_statistics_gap"}
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +93,39 @@ def test_lines_of_json(tmp_path: Path) -> None:
     assert ratios == {step: max(layer[step] for layer in layers) for step in layers[0]}
     findings = [line["finding"] for line in lines if "finding" in line]
     assert [finding["rule"] for finding in findings] == [finding.rule for finding in rec.findings] == ["non-finite"]
+
+
+@pytest.mark.slow
+def test_a_deep_network_is_logged_in_a_dozen_series(tmp_path: Path) -> None:
+    """Those that the page on loggers names, whatever the number of layers."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), each) for each in (nn.ReLU(), nn.Sigmoid()) * 4]
+    model, loss, clock = nn.Sequential(*blocks), nn.MSELoss(), Clock()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.05), torch.amp.GradScaler("cpu")
+    path = tmp_path / "run.jsonl"
+    with wc.Recorder(model, optimizer, loss, budget=1.0, clock=clock, log=log_to(path), scaler=scaler) as rec:
+        for step in range(40):
+            clock.now += 1.0
+            inputs = torch.randn(16, 8)
+            value = loss(model(inputs), inputs)
+            optimizer.zero_grad()
+            scaler.scale(value).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            rec.step(value, (inputs, inputs))
+            if step % 20 == 0:
+                rec.validation(value)
+    names = {name for line in path.read_text().splitlines() for name in json.loads(line)} - {"step", "finding"}
+    assert {name.removeprefix("wellcond/") for name in names} == EVERY
+    assert wc.integrations.latest(rec).keys() == names | {"wellcond/severe", "wellcond/warning", "wellcond/note"}
+
+
+def test_a_layer_that_is_nan_is_the_worst(tmp_path: Path) -> None:
+    log = log_to(tmp_path / "run.jsonl")
+    for values in ((1.0, math.nan), (math.nan, 1.0), (math.nan, math.nan)):
+        log.rows([Row(1, f"fc{i}", "update_ratio", value, "") for i, value in enumerate(values)])
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert [line["wellcond/worst_update_ratio"] for line in lines] == ["nan"] * 3
 
 
 def test_tensorboard(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def latest(recorder: Recorder) -> dict[str, float]:
     for quantity in OF_THE_WORST_LAYER:
         values = [float(history.series(quantity, layer).values[-1]) for layer in history.layers(quantity)]
         if values:
-            numbers[f"wellcond/worst_{quantity}"] = max(values)
+            numbers[f"wellcond/worst_{quantity}"] = max(values, key=_by_badness)
     present = [finding.severity for finding in recorder.findings if finding.until is None]
     return numbers | {f"wellcond/{severity}": present.count(severity) for severity in SEVERITIES}
 
@@ -126,7 +126,7 @@ class RunLogger(Listener):
                 series[f"wellcond/{row.quantity}"][step] = row.value
             if row.layer and row.quantity in OF_THE_WORST_LAYER:
                 worst = series[f"wellcond/worst_{row.quantity}"]
-                worst[step] = max(worst.get(step, -math.inf), row.value)
+                worst[step] = max(worst.get(step, -math.inf), row.value, key=_by_badness)
             if row.layer and self._is_chosen(row.layer):
                 series[f"wellcond/{row.layer}/{row.quantity}"][step] = row.value
         by_step: dict[int, dict[str, float]] = defaultdict(dict)
@@ -153,5 +153,10 @@ def thinned(points: dict[int, float], most: int = MOST_POINTS) -> dict[int, floa
     """
     steps = sorted(points)
     every = math.ceil(len(steps) / most)
-    largest = max(steps, key=lambda step: math.inf if math.isnan(points[step]) else points[step])
+    largest = max(steps, key=lambda step: _by_badness(points[step]))
     return {step: points[step] for step in sorted({*steps[::-1][::every], largest})}
+
+
+def _by_badness(value: float) -> float:
+    """Nothing is worse than NaN."""
+    return math.inf if math.isnan(value) else value
