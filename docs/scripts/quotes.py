@@ -9,7 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 
 LINK = re.compile(r"\[([^\]]+)\]\([\w./]*#([\w-]+)\)")
-NUMBER = re.compile(r"(?<![\w.^-])(?:10\^)?\d+(?:[.,]\d+)*(?:e[+-]\d+)?(?: of \d+)?(?: ?%)?")
+NUMBER = re.compile(
+    r"(?<![\w.^-])(?<!eq\. )(?<!figure )(?:10\^)?\d+(?:[.,]\d+)*(?:e[+-]\d+)?(?: of \d+)?(?: ?%)?"
+)
+"""The numbers of equations and figures are names."""
 ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
 
 
@@ -17,7 +20,7 @@ def numbers(text: str) -> set[str]:
     """The numbers of a text; "3 of 4" is one, and so is a percentage.
 
     Example:
-        >>> sorted(numbers("smaller in 3 of 4 layers, 1.5 to 2e+03 times; κ50 at 12 %"))
+        >>> sorted(numbers("smaller in 3 of 4 layers, 1.5 to 2e+03 times; κ50 at 12 %, by eq. 7"))
         ['1.5', '12%', '2e+03', '3 of 4']
     """
     return {number.replace(" %", "%") for number in NUMBER.findall(text)}

@@ -108,7 +108,8 @@ def by_about_scaling(says: str, paper: str, images: str, preconditioner: str, *,
         if not pairs:
             return judged([], "")
         seeds = [improvements(Table([record]), images, preconditioner) for record in table.arm("BNP")]
-        near = [abs(median(gain for gain, _ in each) - median(bound for _, bound in each)) <= ABOUT for each in seeds]
+        middles = [[median(column) for column in zip(*each, strict=True)] for each in seeds if each]
+        near = [abs(gain - bound) <= ABOUT for gain, bound in middles]
         gains, bounds = zip(*pairs, strict=True)
         gain, bound = median(gains), median(bounds)
         rank = median(v for r in table.arm("BNP") for v in r.series(HESSIAN.rank, images).values())
