@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -80,11 +80,22 @@ class Rounding:
     overflows: str = ""
 
 
+class _Call(NamedTuple):
+    """A call of a module: samples of its input and output, and the largest magnitude in all of each."""
+
+    name: str
+    module: nn.Module
+    x: Tensor | None
+    y: Tensor | None
+    largest_x: Tensor
+    largest_y: Tensor
+
+
 @dataclass(frozen=True)
 class _Pass:
-    """A pass: samples of every call's input and output, the loss, its gradients, and the scale they were made with."""
+    """A pass: every call, the loss, its gradients, and the scale they were made with."""
 
-    calls: list[tuple[str, nn.Module, Tensor | None, Tensor | None, Tensor]]
+    calls: list[_Call]
     loss: Tensor
     gradients: tuple[Tensor | None, ...]
     scale: float
@@ -142,10 +153,10 @@ def _as_float32(value: Any) -> Any:
 
 
 def _passed(problem: Problem, batch: Any, scale: float) -> _Pass:
-    calls: list[tuple[str, nn.Module, Tensor | None, Tensor | None, Tensor]] = []
+    calls: list[_Call] = []
 
     def on_call(name: str, module: nn.Module, x: Any, output: Any) -> None:
-        calls.append((name, module, _sample(x), _sample(output), _largest([x, output])))
+        calls.append(_Call(name, module, _sample(x), _sample(output), _largest(x), _largest(output)))
 
     with tapped(called_modules(problem.model), on_call):
         raw = problem.forward(0, batch[0])
@@ -169,28 +180,29 @@ def _sample(value: Any) -> Tensor | None:
 
 
 def _largest(value: Any) -> Tensor:
+    """Largest magnitude of all tensors in a value; NaN if there is one."""
     tensors = [t.detach() for t in tensors_in(value) if t.is_floating_point() and t.numel()]
     return torch.stack([t.abs().max().float() for t in tensors]).max() if tensors else torch.zeros(())
 
 
 def _compared(trained: _Pass, reference: _Pass) -> Iterator[Rounded]:
     """Layers that both passes call, in order."""
-    for (name, module, x, y, _), (other, _, x32, y32, largest) in zip(trained.calls, reference.calls, strict=False):
-        if name != other:
+    for call, exact in zip(trained.calls, reference.calls, strict=False):
+        if call.name != exact.name:
             return  # what is called depends on the values
-        if y is None or y32 is None or y.shape != y32.shape:
+        if call.y is None or exact.y is None or call.y.shape != exact.y.shape:
             continue
-        is_same = x is not None and x32 is not None and x.shape == x32.shape
-        has_finite_input = x is None or bool(x.isfinite().all())
+        is_same = call.x is not None and exact.x is not None and call.x.shape == exact.x.shape
+        has_finite_input = bool(call.largest_x.isfinite())
         yield Rounded(
-            name,
-            type(module).__name__,
-            y.dtype,
-            _error(x, x32) if is_same else 0.0,
-            _error(y, y32),
-            has_finite_input and bool(y.isfinite().all()),
+            call.name,
+            type(call.module).__name__,
+            call.y.dtype,
+            _error(call.x, exact.x) if is_same else 0.0,
+            _error(call.y, exact.y),
+            has_finite_input and bool(call.largest_y.isfinite()),
             has_finite_input,
-            float(largest),
+            max(float(exact.largest_x), float(exact.largest_y)),
         )
 
 
