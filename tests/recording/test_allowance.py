@@ -140,8 +140,10 @@ def test_what_is_done_on_every_step_is_paid_before_anything_else() -> None:
 
 
 def test_curvature_has_its_turns_however_expensive_the_other_probes_are() -> None:
-    usual, beside = (simulated(1000, prices).parts["curvature"].turns for prices in ({}, {"conditioning": 20.0}))
-    assert beside >= 0.8 * usual > 10
+    usual, next_to_others = (
+        simulated(1000, prices).parts["curvature"].turns for prices in ({}, {"conditioning": 20.0})
+    )
+    assert next_to_others >= 0.8 * usual > 10
 
 
 def test_a_rehearsal_counts_as_recording_and_costs_no_purse_anything() -> None:

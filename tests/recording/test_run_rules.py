@@ -493,9 +493,9 @@ def test_a_loss_scale_that_is_halved_now_and_then_is_healthy() -> None:
 def test_an_optimizer_that_takes_no_steps_any_more() -> None:
     for count, severity in ((10.0, []), (30.0, ["warning"]), (50.0, ["severe"])):
         skipped = {("skipped_steps", ""): {900 + n: float(n) for n in range(10, int(count) + 1, 10)}}
-        found = by("lost-updates", evidence(learning()[:960], skipped))
-        assert [each.severity for each in found] == severity
-        assert all(each.step == 901 for each in found)
+        findings = by("lost-updates", evidence(learning()[:960], skipped))
+        assert [each.severity for each in findings] == severity
+        assert all(each.step == 901 for each in findings)
 
 
 def test_steps_that_are_rounded_away() -> None:

@@ -13,7 +13,9 @@ from wellcond.recording.history import Series
 from wellcond.recording.judging.levels import OF_MEDIAN, blocks, finite, median, middle, noise
 from wellcond.recording.judging.rises import FEWEST_LOSSES, SIGNIFICANT, Rise, has_fallen, rise_in
 
-FIRST = Condition("steps whose median is the loss at the start", 8, origin="before the first fall of most trainings")
+START_LOSSES = Condition(
+    "steps whose median is the loss at the start", 8, origin="before the first fall of most trainings"
+)
 PLATEAU = Condition(
     "spread of the levels / what the noise of single losses explains", 3.0,
     origin="levels of a loss that stands still spread by noise alone; those of games and policies wander",
@@ -42,7 +44,9 @@ class LossCurve:
     def start(self) -> float:
         """Level of the first steps; where they blow up, the first loss, which no step has changed yet."""
         values = self.series.values
-        return min(median(values[: int(FIRST.at)]), max(float(values[0]), self._middle)) if len(values) else math.nan
+        if not len(values):
+            return math.nan
+        return min(median(values[: int(START_LOSSES.at)]), max(float(values[0]), self._middle))
 
     @property
     def _middle(self) -> float:

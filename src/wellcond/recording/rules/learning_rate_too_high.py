@@ -18,7 +18,7 @@ from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
 from wellcond.recording.judging.layer_changes import growth_of_gradients, jump_of_weights
 from wellcond.recording.judging.levels import OF_MEDIAN, finite, median, noise
-from wellcond.recording.judging.loss_curve import FIRST as START
+from wellcond.recording.judging.loss_curve import START_LOSSES
 from wellcond.recording.judging.rates import above_limit, at, lr_ratio
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
@@ -113,7 +113,7 @@ def never_falls(evidence: RunEvidence) -> Iterator[Finding]:
     if len(curve.series) < ENOUGH.at or curve.has_learned or curve.start - curve.lowest > 3 * sigma:
         return
     half = len(curve.series) // 2
-    error = OF_MEDIAN * sigma * math.sqrt(1 / START.at + 1 / half)  # of the difference of two medians
+    error = OF_MEDIAN * sigma * math.sqrt(1 / START_LOSSES.at + 1 / half)  # of the difference of two medians
     if curve.start - curve.level(half) > 3 * error:
         return
     layers = evidence.history.layers(UPDATE_RATIO)
