@@ -164,7 +164,9 @@ class CurvatureOperator(TensorOperator):
         else:
             blocks = [tuple(block) for block, _ in jobs]
             columns = [columns for _, columns in jobs]
-            totals, numbers = member.ask(add_products, type(self), tuple(names), blocks, tensors=columns)
+            totals, numbers = self.problem.ask_all(
+                member, add_products, type(self), tuple(names), blocks, tensors=columns
+            )
         for total, (block, _) in zip(totals, jobs, strict=True):
             share = 1 - block[0] / len(names)  # a block's product ends at its first parameter
             self.problem.count_products(len(total), len(total) * share * self.product_passes * numbers.passes)
@@ -234,7 +236,7 @@ def add_products(
     blocks: Sequence[ParameterBlock],
     columns: Sequence[Tensor],
 ) -> tuple[list[Tensor], Passed]:
-    """Sums of products over the batches of all processes."""
+    """Sums of products over the batches of all processes; passes are those of this one, as they work side by side."""
     totals, passed = [torch.zeros_like(each.T) for each in columns], Passed()
     with shared_work(member.team):
         if member.has_data:
@@ -243,6 +245,6 @@ def add_products(
                 member.state[key] = kind(member.problem, layers=list(names))
             totals, passed = member.state[key].sums_of(list(zip(blocks, columns, strict=True)))
     totals = member.team.add(totals, "products")
-    numbers = torch.tensor([passed.weight, passed.terms, passed.passes], dtype=torch.float64)
-    weight, terms, passes = member.team.add([numbers], "orders")[0].tolist()
-    return totals, Passed(weight, terms, round(passes))
+    numbers = torch.tensor([passed.weight, passed.terms], dtype=torch.float64)
+    weight, terms = member.team.add([numbers], "orders")[0].tolist()
+    return totals, Passed(weight, terms, passed.passes)

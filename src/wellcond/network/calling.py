@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from wellcond.errors import Unsupported
-from wellcond.network.whole import is_sharded, tensors_of
+from wellcond.network.whole import in_shards, is_sharded, tensors_of
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -31,25 +31,30 @@ def _uncompiled(model: nn.Module) -> nn.Module:
 
 
 def group_of(model: nn.Module) -> Any:
-    """The process group over which a model is trained; None if it is trained by one process.
+    """The process group over which a model is trained; None if one process trains it, and holds all of it.
 
     Raises:
-        Unsupported: Its parameters are on several meshes, or on a part of the processes.
+        Unsupported: Its parameters are on a part of the processes, or in one flat tensor.
     """
-    if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+    if not distributed.is_available() or not distributed.is_initialized():
         return None
+    world = distributed.get_world_size()
     model = _uncompiled(model)
     if isinstance(model, nn.parallel.DistributedDataParallel):
-        return model.process_group
-    sharded: list[Any] = list(filter(is_sharded, tensors_of(model)))
-    meshes = {tensor.device_mesh for tensor in sharded}
-    if not meshes:
-        return None
-    sizes = {mesh.size() for mesh in meshes}
-    if sizes != {distributed.get_world_size()}:
+        return model.process_group if world > 1 else None
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise Unsupported(
-            f"the model is sharded over {' and '.join(map(str, sorted(sizes)))} of {distributed.get_world_size()} "
-            "processes; a model on a part of them, as in a pipeline, cannot be measured."
+            "FullyShardedDataParallel keeps all parameters in one flat tensor, in which there are no layers. Shard the "
+            "model by torch.distributed.fsdp.fully_shard(model) instead."
+        )
+    sharded: list[Any] = list(filter(is_sharded, tensors_of(in_shards(model))))
+    if not sharded:
+        return None
+    largest = max(tensor.device_mesh.size() for tensor in sharded)
+    if largest < world:
+        raise Unsupported(
+            f"the model is sharded over {largest} of {world} processes; a model on a part of them, as in a pipeline, "
+            "cannot be measured."
         )
     return distributed.group.WORLD
 

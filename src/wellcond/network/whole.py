@@ -35,6 +35,18 @@ def holds_shards(model: nn.Module) -> bool:
     return any(map(is_sharded, tensors_of(model)))
 
 
+def fsdp_modules(model: nn.Module) -> list[Any]:
+    """The modules of a model that `fully_shard` was called with."""
+    return [module for module in model.modules() if hasattr(module, "_get_fsdp_state")]
+
+
+def in_shards(model: nn.Module) -> nn.Module:
+    """The model, with its parameters in shards: after a forward pass alone, FSDP2 leaves the outermost ones whole."""
+    for module in fsdp_modules(model):
+        module.reshard()
+    return model
+
+
 def syncs_norms(model: nn.Module) -> bool:
     """Whether a forward pass in training mode waits for the other processes, to share batch statistics."""
     return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
@@ -62,6 +74,8 @@ def whole_model(model: nn.Module) -> nn.Module:
     """
     modules = list(model.modules())
     memo: dict[int, Any] = {id(module): object.__new__(_plain_class(module)) for module in modules}
+    values = (value for module in modules for value in vars(module).values())
+    memo |= {id(value): value for value in values if isinstance(value, distributed.ProcessGroup)}  # of SyncBatchNorm
     for tensor in tensors_of(model):
         if is_sharded(tensor) and id(tensor) not in memo:
             whole = whole_tensor(tensor)
@@ -79,8 +93,15 @@ def whole_model(model: nn.Module) -> nn.Module:
 @torch.no_grad()
 def refresh(plain: nn.Module, model: nn.Module) -> None:
     """Give a copy of `whole_model` the present weights and buffers. Every process calls it."""
-    for own, other in zip(tensors_of(plain), tensors_of(model), strict=True):
+    for own, other in zip(tensors_of(plain), tensors_of(in_shards(model)), strict=True):
         own.copy_(whole_tensor(other) if is_sharded(other) else other)
+
+
+def state_of_shards(model: nn.Module) -> tuple[int, float]:
+    """Changes with the weights and buffers of which this process holds parts."""
+    tensors: list[Any] = [tensor.detach() for tensor in tensors_of(in_shards(model))]
+    parts = [tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors]
+    return sum(part._version for part in parts), float(sum(part.double().sum() for part in parts if part.numel()))
 
 
 def data_share(model: nn.Module) -> tuple[int, ...]:
@@ -89,9 +110,11 @@ def data_share(model: nn.Module) -> tuple[int, ...]:
     Returns:
         The place of this process among those that read different data; () if all read the same.
     """
-    for module in model.modules():
-        state = getattr(module, "_get_fsdp_state", None)
-        for group in getattr(state() if state else None, "_fsdp_param_groups", ()):
+    for module in fsdp_modules(model):
+        state = module._get_fsdp_state()
+        several = getattr(state, "_fsdp_param_groups", None)
+        groups = [getattr(state, "_fsdp_param_group", None)] if several is None else several  # older torch has one
+        for group in filter(None, groups):
             return tuple(group.mesh_info.mesh.get_coordinate() or ())
     return () if holds_shards(model) else (distributed.get_rank(),)
 

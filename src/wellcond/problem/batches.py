@@ -28,6 +28,8 @@ MOST_BATCHES = 16
 """Limit for small batches: 16 of the commonest size, 32, are enough examples, and every further one costs a call."""
 MOST_BYTES = 2**28
 """Limit for large examples, such as images."""
+APART = 1_000_003
+"""Between the seeds of two processes that train one model."""
 COMPARED_EXAMPLES = 64
 """Number of examples read twice to see whether a loader augments: a flip with p = 1/2 escapes once in 2⁶⁴."""
 LABELS = ("labels", "label", "targets", "target", "y")
@@ -54,6 +56,8 @@ class Source:
     Args:
         batches: A re-iterable of batches, or one batch.
         device: Device of the model.
+        rank: Number of this process among those that train the model: where each shuffles by itself, they draw
+            different examples.
 
     Attributes:
         loader: The re-iterable; a single batch is a list of one.
@@ -62,9 +66,10 @@ class Source:
         InvalidProblem: There are no batches, or they can be read only once.
     """
 
-    def __init__(self, batches: Any, device: torch.device) -> None:
+    def __init__(self, batches: Any, device: torch.device, rank: int = 0) -> None:
         self.loader = as_batches(batches)
         self._device = device
+        self._seed = APART * rank
         self._fixed: tuple[Iterable[Any], str] | None = None
 
     @property
@@ -106,7 +111,7 @@ class Source:
         """The first batches, until there are this many examples; and whether these are all batches."""
         drawn: list[Any] = []
         seen = size = 0
-        with rng_kept(self._device), contextlib.closing(read(self.loader, seed, self._device)) as batches:
+        with rng_kept(self._device), contextlib.closing(read(self.loader, self._seed + seed, self._device)) as batches:
             for batch in batches:
                 if drawn and (seen >= examples or len(drawn) == MOST_BATCHES or size >= MOST_BYTES):
                     return drawn, False
@@ -127,7 +132,7 @@ class Source:
         """
         for epoch in count() if epochs is None else range(epochs):
             is_empty = True
-            with contextlib.closing(read(self.loader, seed + epoch, self._device)) as batches:
+            with contextlib.closing(read(self.loader, self._seed + seed + epoch, self._device)) as batches:
                 for batch in batches:
                     is_empty = False
                     yield batch

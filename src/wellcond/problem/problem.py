@@ -30,7 +30,7 @@ from wellcond.network.isolation.arithmetic import (
 from wellcond.network.isolation.precision import Precision, scaled_gradient
 from wellcond.network.isolation.snapshot import Snapshot
 from wellcond.network.norms import Found, OwnNorms, names_of_norms
-from wellcond.network.whole import data_share, holds_shards, syncs_norms, whole_model
+from wellcond.network.whole import data_share, holds_shards, refresh, state_of_shards, syncs_norms, whole_model
 from wellcond.problem.batches import NO_BATCHES, Source, as_pair, own_copies, readable
 from wellcond.problem.evaluation import Evaluation, RecognizedLoss, explained
 from wellcond.problem.loss.likelihoods import Likelihood
@@ -38,12 +38,16 @@ from wellcond.problem.loss.losses import check_is_loss
 from wellcond.problem.loss.outputs import Loss, own_loss
 from wellcond.problem.not_finite import why_not_finite
 from wellcond.problem.ranks.means import mean_gradients
-from wellcond.problem.ranks.orders import Member
+from wellcond.problem.ranks.orders import Member, Order, look_after_others
 from wellcond.problem.ranks.team import Team
 from wellcond.problem.training_step import NoTargets, Step, TrainingStep, arguments_in
 from wellcond.results import Cost
 
 Batch = tuple[Any, Any]
+STALE_COPY = (
+    "the weights have changed since the problem was made. Calls of all processes gather them again; what is measured "
+    "by each process for itself needs a new problem, made in all processes."
+)
 Gradients = dict[str, Tensor | None]
 """∇L of parameters by name; None for an unused one, which an optimizer skips, unlike a gradient of zero."""
 
@@ -161,13 +165,15 @@ class Problem:
                 "wc.Problem(model, loss, (inputs, targets))."
             )
         checks.check_is_model(model)
-        group = group_of(model)
-        self.team = None if group is None else Team.of(group)
         self.model, self.sharded = unwrapped(model), None
+        group = group_of(model)
+        self.team = None if group is None else Team.of(group, "Problem")
         if self.team is not None:
+            self.team.meet("Problem", type(self.model).__name__)
             self.data_share = data_share(self.model)
             if holds_shards(self.model) or syncs_norms(self.model):
                 self.sharded, self.model = self.model, whole_model(self.model)
+                self._shards = state_of_shards(self.sharded)
         self.batchnorm = batchnorm
         self.dropout = dropout
         self.params = checks.trainable(self.model)
@@ -216,7 +222,8 @@ class Problem:
 
     @batches.setter
     def batches(self, batches: Any) -> None:
-        self.source = batches if isinstance(batches, Source) else Source(batches, self.device)
+        rank = 0 if self.team is None else self.team.rank
+        self.source = batches if isinstance(batches, Source) else Source(batches, self.device, rank)
 
     @property
     def held(self) -> str:
@@ -328,8 +335,21 @@ class Problem:
         """The same problem over the batches of all processes, for the one that leads."""
         with self.as_trained():
             problem = Problem(self.model, self.loss, source, self.batchnorm, dropout=self.dropout)
-        problem.team, problem.precision = self.team, self.precision
+        problem.precision = self.precision
         return problem
+
+    def refresh(self) -> None:
+        """Give the copy of a sharded model that is measured its present weights. Every process calls it."""
+        if self.sharded is not None:
+            refresh(self.model, self.sharded)
+            self._shards = state_of_shards(self.sharded)
+
+    def ask_all(self, member: Member, order: Order, *args: Any, tensors: Sequence[Tensor] = ()) -> Any:
+        """The answer of all processes to an order, whose cost is that of this one's share: they work side by side."""
+        before = member.problem.cost
+        answer = member.ask(order, *args, tensors=tensors)
+        self.count_copies(member.problem.cost - before)
+        return answer
 
     @property
     def is_one_batch(self) -> bool:
@@ -355,6 +375,8 @@ class Problem:
                     yield self._held
                 return
             checks.check_not_stale(self.model, self.params, self._kinds)
+            if self.sharded is not None and state_of_shards(self.sharded) != self._shards:
+                raise InvalidProblem(STALE_COPY)
             is_evaluated = self.batchnorm == "running" and self.dropout is None
             state = isolation.isolated(
                 self.model,
@@ -440,6 +462,7 @@ class Problem:
 
     def forward(self, index: int, inputs: Any) -> Any:
         """The model's outputs on one batch; its index seeds the random numbers. Call it inside `measuring()`."""
+        look_after_others()
         seed = (self.dropout or 0) + index
         isolation.seed_generators(seed, self.device)
         for generator in self._held.generators if self._held is not None else ():
@@ -524,7 +547,7 @@ class Problem:
     def mean_loss(self) -> Tensor:
         """L (), by forward passes without a graph; call it inside `measuring()`."""
         if (member := self.member) is not None:
-            shared: Tensor = member.ask(mean_gradients, [])[0]
+            shared: Tensor = self.ask_all(member, mean_gradients, [])[0]
             return shared
         with torch.no_grad():
             mean: Tensor = self._mean_over_batches(lambda loss: [loss])[0]
@@ -541,7 +564,7 @@ class Problem:
         params = self.params if params is None else params
         tensors = list(params.values())
         if (member := self.member) is not None:
-            loss, gradients = member.ask(mean_gradients, list(params))
+            loss, gradients = self.ask_all(member, mean_gradients, list(params))
             return loss, dict(zip(params, gradients, strict=True))
 
         def differentiated(loss: Tensor) -> list[Any]:

@@ -129,7 +129,7 @@ class CopyTrainer:
 
     def parts(self, batch: Batch) -> list[Batch]:
         """What a batch of a training step consists of: the part of each process, or the batch itself."""
-        return [batch] if self.member is None else parted(batch, len(self.member.state["trainers"]))
+        return [batch] if self.member is None else parted(batch, len(self.member.trainers))
 
     @property
     def small_batch(self) -> Batch:

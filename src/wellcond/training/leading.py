@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import io
@@ -9,16 +10,17 @@ import pickle
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from wellcond.errors import LostRank, Unsupported, WellcondError
 from wellcond.network.calling import one_line
-from wellcond.network.isolation.isolation import rng_kept
-from wellcond.network.whole import memo_of, refresh
+from wellcond.network.isolation.isolation import loader_generators_kept, rng_kept
+from wellcond.network.whole import memo_of
 from wellcond.problem.problem import Problem
-from wellcond.problem.ranks.orders import END, Member
+from wellcond.problem.ranks.orders import END, CallEnded, Failed, Member, interrupts_held, shared_work
 from wellcond.problem.ranks.rank_source import RankSource
 from wellcond.training.optimizers import deep_copy
 
@@ -36,7 +38,7 @@ def led(call: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(call)
     def leading(*args: P.args, **kwargs: P.kwargs) -> T:
         problem = args[0] if args else kwargs.get("problem")
-        if not isinstance(problem, Problem) or problem.team is None or problem.team.is_busy:
+        if not isinstance(problem, Problem) or problem.team is None:
             return call(*args, **kwargs)
         result: T = _Together(problem, call.__name__).run(call, args, kwargs)
         return result
@@ -52,50 +54,79 @@ class _Together:
         self.problem, self.team, self.name = problem, problem.team, name
 
     def run(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Make the call in the process that leads, and serve it in the others."""
-        self.team.meet(self.name)
+        """Make the call in the process that leads, and serve it in the others.
+
+        Raises:
+            LostRank: A process has ended, or does not make the call.
+            InvalidProblem: The processes make different calls.
+            Unsupported: It is made inside of another call, of which only this process knows.
+        """
+        self.team.meet(self.name, ", ".join([repr(self.problem), *map(self._described, _optimizers_in(args, kwargs))]))
         self.team.is_busy = True
         try:
-            with rng_kept(self.problem.device):
-                args, kwargs = self._with_whole_optimizers(args, kwargs)
+            with rng_kept(self.problem.device), loader_generators_kept(self.problem.loader):
                 shares = self.team.everyone(self.problem.data_share)
                 firsts = {share: rank for rank, share in reversed([*enumerate(shares)])}
-                trainers = sorted(firsts.values())
-                member = Member(self.team, self.problem, self.team.rank in trainers)
-                member.state["trainers"] = trainers
-                if not self.team.leads:
-                    return self._outcome(_Content(self.problem, args, kwargs).unpacked(member.serve()))
-                return self._lead(call, member, args, kwargs)
+                with contextlib.closing(Member(self.team, self.problem, sorted(firsts.values()))) as member:
+                    outcome = self._outcome(member, call, args, kwargs)
+        except CallEnded as end:
+            raise LostRank(str(end)) from end.__cause__
+        except BaseException:  # of this process alone: the others must not wait for it
+            self.team.leave()
+            raise
         finally:
             self.team.is_busy = False
-
-    def _lead(self, call: Callable[..., Any], member: Member, args: Any, kwargs: Any) -> Any:
-        outcome: Any = None
-        try:
-            problem = self.problem.over_all(RankSource(member, self.problem.couples_examples))
-            before = problem.cost
-            kwargs = {name: problem if value is self.problem else value for name, value in kwargs.items()}
-            outcome = call(*(problem if value is self.problem else value for value in args), **kwargs)
-            self.problem.count_copies(problem.cost - before)
-        except LostRank:
-            raise
-        except BaseException as error:  # also Ctrl-C: the others must not wait
-            outcome = error
-        self.team.tell((END, (_Content(self.problem, args, kwargs).packed(outcome),), ()))
-        return self._outcome(outcome)
-
-    def _outcome(self, outcome: Any) -> Any:
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
+
+    def _outcome(self, member: Member, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What the call returns or raises, the same in all processes."""
+        outcome: Any = None
+        try:
+            with shared_work(self.team):
+                args, kwargs = self._with_whole_optimizers(args, kwargs)
+        except Failed as failed:
+            outcome = failed.error
+        content = _Content(self.problem, args, kwargs)
+        if not self.team.leads:
+            return content.unpacked(member.serve())
+        if outcome is None:
+            outcome = self._led(member, call, args, kwargs)
+        if not self.team.is_lost:  # as it is if this process was interrupted in the middle of a message
+            with interrupts_held():
+                self.team.tell((END, (content.packed(outcome),), ()))
+        return outcome
+
+    def _led(self, member: Member, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What the call returns or raises in the process that leads, over the batches of all."""
+        before = self.problem.cost
+        try:
+            problem = self.problem.over_all(RankSource(member, self.problem.couples_examples))
+            args = [problem if value is self.problem else value for value in args]
+            kwargs = {name: problem if value is self.problem else value for name, value in kwargs.items()}
+            with member.leading():
+                outcome = call(*args, **kwargs)
+            # passes over the batches of this process are counted by its own problem, and by that of all
+            self.problem.count_copies(problem.cost - (self.problem.cost - before))
+            return outcome
+        except CallEnded:
+            raise
+        except BaseException as error:  # also Ctrl-C: the others must not wait
+            return error
+
+    def _described(self, optimizer: Optimizer) -> str:
+        """The name of an optimizer; if it is gathered, also of how many parameters it has a state."""
+        name = type(optimizer).__name__
+        return name if self.problem.sharded is None else f"{name} with the states of {len(optimizer.state)} parameters"
 
     def _with_whole_optimizers(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments, with copies of optimizers that hold whole parameters where the model's are sharded."""
         sharded = self.problem.sharded
         if sharded is None:
             return args, kwargs
-        refresh(self.problem.model, sharded)
-        optimizers = [each for each in map(_optimizer_of, tree_leaves((args, kwargs))) if each is not None]
+        self.problem.refresh()
+        optimizers = _optimizers_in(args, kwargs)
         states = [t for each in optimizers for t in tree_leaves(list(each.state.values())) if isinstance(t, Tensor)]
         memo = memo_of(sharded, self.problem.model, states) | {id(self.problem): self.problem}
         for optimizer in optimizers:
@@ -110,6 +141,10 @@ class _Together:
             return {key: replaced(each) for key, each in value.items()} if isinstance(value, dict) else value
 
         return tuple(map(replaced, args)), replaced(kwargs)
+
+
+def _optimizers_in(args: Any, kwargs: Any) -> list[Optimizer]:
+    return [each for each in map(_optimizer_of, tree_leaves((args, kwargs))) if each is not None]
 
 
 def _optimizer_of(value: Any) -> Optimizer | None:
@@ -139,9 +174,7 @@ class _Content:
 
     def unpacked(self, content: bytes) -> Any:
         """The outcome that another process has packed, with what is here in place of what was there."""
-        reader = pickle.Unpickler(io.BytesIO(content))
-        reader.persistent_load = lambda name: self.problem if name == "problem" else self._here.get(name)  # type: ignore[method-assign]
-        return reader.load()
+        return _Reader(content, self._here | {"problem": self.problem}, self.problem.device).load()
 
     def _dumped(self, outcome: Any) -> bytes:
         names = {id(value): name for name, value in self._here.items() if _is_named(value)}
@@ -150,6 +183,34 @@ class _Content:
         writer.persistent_id = lambda value: "problem" if isinstance(value, Problem) else names.get(id(value))  # type: ignore[method-assign]
         writer.dump(outcome)
         return buffer.getvalue()
+
+
+class _Reader(pickle.Unpickler):
+    """Reads what another process has packed: tensors on its GPU come to the device of this process.
+
+    Args:
+        content: What was packed.
+        here: What is in place of objects of the other process, by name.
+        device: The device.
+    """
+
+    def __init__(self, content: bytes, here: dict[str, Any], device: torch.device) -> None:
+        super().__init__(io.BytesIO(content))
+        self._here, self._device = here, device
+
+    def persistent_load(self, name: Any) -> Any:
+        return self._here.get(name)
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("torch.storage", "_load_from_bytes"):
+            return self._storage
+        return super().find_class(module, name)
+
+    def _storage(self, content: bytes) -> Any:
+        def on_own(storage: Any, location: str) -> Any:
+            return storage if location == "cpu" else storage.to(device=self._device)
+
+        return torch.load(io.BytesIO(content), on_own, weights_only=False)
 
 
 def _is_named(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from wellcond.network.calling import to_device
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.problem import Problem
 from wellcond.problem.ranks.orders import Member, order, shared_work
@@ -25,44 +26,62 @@ def shared_loss(member: Member, problem: Problem, index: int, batch: Any) -> Ten
         index: The number of the step.
         batch: The joined batch.
     """
-    parts = parted(batch, len(member.state["trainers"]))
+    on_host = to_device(batch, torch.device("cpu"))  # every process has a device of its own
+    parts = dict(zip(member.trainers, parted(on_host, len(member.trainers)), strict=False))  # a last batch may be small
     tensors = [t.detach() for t in _tensors(problem.model)]
-    member.state["leading"] = problem, parts
-    loss: Tensor
-    loss, gradients = member.ask(step_gradient, index, problem.batchnorm, problem.dropout, tensors=tensors)
-    # a number whose gradient is the one that is known: the graphs of the parts are gone, and need not be held together
-    linear: Tensor = sum(
-        ((p * g).sum() for p, g in zip(problem.params.values(), gradients, strict=True) if g is not None),
-        start=torch.zeros_like(loss),
-    )
-    return loss + linear - linear.detach()
+    member.state["leading"] = problem, [parts.get(rank) for rank in range(member.team.size)]
+    loss, gradients = member.ask(step_gradient, index, problem.batchnorm, problem.dropout, len(parts), tensors=tensors)
+    known: Tensor = _Known.apply(loss, gradients, *problem.params.values())  # type: ignore[no-untyped-call]
+    return known
+
+
+class _Known(torch.autograd.Function):
+    """A loss whose gradients are known: the graphs of the parts are gone, and need not be held together."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: list[Tensor | None], *_params: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *(None if each is None else scale * each for each in ctx.gradients)
 
 
 @order
 def step_gradient(
-    member: Member, index: int, batchnorm: Norms, seed: int | None, tensors: Sequence[Tensor]
+    member: Member, index: int, batchnorm: Norms, seed: int | None, count: int, tensors: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """The loss and its gradient, averaged over the processes that have data, at given weights and buffers."""
+    """The loss and its gradient at given weights and buffers, averaged over the processes that have a part.
+
+    Args:
+        member: This process.
+        index: The number of the step.
+        batchnorm: The statistics that BatchNorm uses.
+        seed: That of dropout.
+        count: The number of parts.
+        tensors: Weights and buffers.
+    """
     team = member.team
-    problem, parts = member.state.pop("leading") if team.leads else (_copy(member, batchnorm, seed, tensors), [])
-    trainers = member.state["trainers"]
-    by_rank = dict(zip(trainers, parts, strict=True)) if team.leads else {}
-    part = team.hand_out([by_rank.get(rank) for rank in range(team.size)])
-    params = list(problem.params.values())
-    loss = torch.zeros((), dtype=problem.dtype, device=problem.device)
-    gradients: list[Tensor | None] = [None] * len(params)
+    problem, parts = member.state.pop("leading") if team.leads else (None, [])
+    part = team.hand_out(parts)
+    own = member.problem
+    loss = torch.zeros((), dtype=own.dtype, device=own.device)
+    gradients: list[Tensor | None] = [None] * len(own.params)
     with shared_work(team):
+        if problem is None:
+            problem = _copy(member, batchnorm, seed, tensors)
         if part is not None:
-            with member.problem.as_trained(), problem.measuring():
-                value = problem.training_loss(index, part)
-                gradients = list(problem.gradient(value, params, allow_unused=True))
-                loss = value.detach()
+            with own.as_trained(), problem.measuring():
+                value = problem.training_loss(index, to_device(part, own.device))
+                gradients = list(problem.gradient(value, list(problem.params.values()), allow_unused=True))
+                loss = value.detach().to(own.dtype)
     is_used = torch.tensor([g is not None for g in gradients], dtype=torch.float64)
-    dense = [torch.zeros_like(p) if g is None else g for p, g in zip(params, gradients, strict=True)]
-    loss, *sums = team.add([loss.to(problem.dtype), *dense], "gradients")
+    dense = [torch.zeros_like(p) if g is None else g for p, g in zip(own.params.values(), gradients, strict=True)]
+    loss, *sums = team.add([loss, *dense], "gradients")
     (used,) = team.add([is_used], "orders")
-    mean = [g.div_(len(trainers)) if bool(is_any) else None for g, is_any in zip(sums, used, strict=True)]
-    return loss / len(trainers), mean
+    mean = [g.div_(count) if bool(is_any) else None for g, is_any in zip(sums, used, strict=True)]
+    return loss / count, mean
 
 
 def _copy(member: Member, batchnorm: Norms, seed: int | None, tensors: Sequence[Tensor]) -> Problem:

@@ -40,6 +40,7 @@ gradients, and the best rates were 0.4 to 70 times that limit on `benchmarks.rat
 NO_OPTIMIZER = "scheduler is given without the optimizer that it is for: pass both."
 
 
+@led
 def suggest_lr(
     problem: Problem,
     optimizer: PassedOptimizer | None = None,
@@ -115,7 +116,6 @@ def suggest_lr(
     )
 
 
-@led
 @shows_progress
 @torch.inference_mode(False)  # what is copied in inference mode cannot be trained
 def _suggested(

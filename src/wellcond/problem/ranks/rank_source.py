@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Generator, Iterator
-from itertools import count
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import count, repeat
 from operator import length_hint
 from typing import Any
 
@@ -15,17 +15,16 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from wellcond.errors import Unsupported
 from wellcond.network.calling import to_device
 from wellcond.problem.batches import Source, cloned, examples_in, readable, share_examples
-from wellcond.problem.ranks.orders import Member, order
+from wellcond.problem.ranks.orders import Member, answers_of_all, order
 
 TOGETHER = 64
 """Examples up to which the batches of several processes are measured as one, as the trial's mini-batches are cut."""
-APART = 1_000_003
-"""Between the seeds of two processes, so that loaders that shuffle by themselves draw different examples."""
 NOT_JOINED = (
     "the batches of the processes cannot be joined along their examples, so copies cannot be trained on the batches "
     "of all."
 )
 CPU = torch.device("cpu")
+PLAIN = (str, bytes, int, float, bool, type(None), type)
 
 
 class RankSource(Source):
@@ -40,6 +39,7 @@ class RankSource(Source):
         self.member, self._couples = member, couples
         self._device = member.problem.device
         self._numbers = count()
+        self._ended: list[int] = []
         self.lengths: list[int]
         self.lengths, self._are_held, self._note = member.ask(described)
         self.loader = RankLoader(self)
@@ -68,23 +68,24 @@ class RankSource(Source):
     def draws(self, seed: int, epochs: int | None = None) -> Generator[Any, None, None]:
         """The batches of training steps: those of all processes joined, since all of them make one step."""
         number = next(self._numbers)
-        self.member.ask(open_draws, number, seed, epochs)
+        ended, self._ended = self._ended, []
+        self.member.ask(open_draws, number, seed, epochs, ended)
         try:
             while parts := self.member.ask(next_draw, number):
                 yield _joined(parts)
         finally:
-            if not self.member.team.is_lost:
-                self.member.ask(close_draws, number)
+            # told with the next order: the garbage collector may end this one in the middle of another
+            self._ended.append(number)
 
 
 class RankLoader:
-    """The batches of training steps, one epoch at each iteration."""
+    """The batches of training steps, one epoch at each iteration, seeded as a `DataLoader` seeds its workers."""
 
     def __init__(self, source: RankSource) -> None:
         self._source = source
 
     def __iter__(self) -> Iterator[Any]:
-        return self._source.draws(0, epochs=1)
+        return self._source.draws(int(torch.randint(2**31, ())), epochs=1)
 
     def __length_hint__(self) -> int:
         return max(self._source.lengths)
@@ -135,20 +136,28 @@ def joined_batches(parts: list[Any]) -> Any:
     leaves, forms = zip(*map(tree_flatten, parts), strict=True)
     if any(form != forms[0] for form in forms) or not all(map(share_examples, parts)):
         return None
+    columns = list(zip(*leaves, strict=True))
+    if not all(isinstance(same[0], torch.Tensor) or _are_one_setting(same) for same in columns):
+        return None  # names of examples, say, which are not known to belong to rows of tensors
     try:
-        joined = [
-            torch.cat(same) if isinstance(same[0], torch.Tensor) else same[0] for same in zip(*leaves, strict=True)
-        ]
+        joined = [torch.cat(same) if isinstance(same[0], torch.Tensor) else same[0] for same in columns]
     except RuntimeError:  # of other shapes, as sentences padded to their longest
         return None
     return tree_unflatten(joined, forms[0])
 
 
+def _are_one_setting(leaves: Sequence[Any]) -> bool:
+    """Whether parts of batches that are no tensors are the same setting in all of them, such as a flag."""
+    return all(isinstance(leaf, PLAIN) and leaf == leaves[0] for leaf in leaves)
+
+
 def parted(batch: Any, count: int) -> list[Any]:
-    """A joined batch in this number of parts again."""
+    """A joined batch in this number of parts again, or in fewer if it has fewer examples."""
+    if count == 1:
+        return [batch]
     leaves, form = tree_flatten(batch)
-    columns = [leaf.chunk(count) if isinstance(leaf, torch.Tensor) else [leaf] * count for leaf in leaves]
-    return [tree_unflatten(list(part), form) for part in zip(*columns, strict=True)]
+    columns = [leaf.chunk(count) if isinstance(leaf, torch.Tensor) else repeat(leaf) for leaf in leaves]
+    return [tree_unflatten(list(part), form) for part in zip(*columns, strict=False)]
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -161,55 +170,58 @@ def _joined(parts: list[Any]) -> Any:
 @order
 def described(member: Member) -> tuple[list[int], bool, str]:
     """How many batches each process measures, whether all are held in memory, and the sentence on those held."""
-    batches, note = member.problem.source.fixed
-    member.state["batches"] = batches
-    length = length_hint(batches, 0)
-    answers = member.team.collect((length if member.has_data else 0, isinstance(batches, (list, tuple)), note))
-    if not member.team.leads:
+
+    def own() -> tuple[int, bool, str]:
+        batches, note = member.problem.source.fixed
+        member.state["batches"] = batches
+        return length_hint(batches, 0) if member.has_data else 0, isinstance(batches, (list, tuple)), note
+
+    answers = answers_of_all(member, own)
+    if not answers:
         return [], False, ""
-    note = f"each process reads its own batches: {answers[0][2]}" if answers[0][2] else ""
-    return [length for length, _, _ in answers], all(held for _, held, _ in answers), note
+    lengths, are_held, notes = zip(*answers, strict=True)
+    return list(lengths), all(are_held), f"each process reads its own batches: {notes[0]}" if notes[0] else ""
 
 
 @order
 def measured_batch(member: Member, place: int) -> list[Any]:
     """The measured batches at one place of all processes that have one there."""
-    batches = member.state["batches"]
-    batch = None
-    if member.has_data:
+
+    def own() -> Any:
+        batches = member.state["batches"]
         if isinstance(batches, (list, tuple)):
-            batch = batches[place] if place < len(batches) else None
-        else:
-            at, reading = member.state.get("reading", (math.inf, None))
-            if at > place:
-                at, reading = 0, iter(readable(batches))
-            for _ in range(place - at):
-                next(reading, None)
-            batch = next(reading, None)
-            member.state["reading"] = place + 1, reading
-    return _of_all(member, batch)
+            return batches[place] if place < len(batches) else None
+        at, reading = member.state.get("reading", (math.inf, None))
+        if at > place:
+            at, reading = 0, iter(readable(batches))
+        for _ in range(place - at):
+            next(reading, None)
+        member.state["reading"] = place + 1, reading
+        return next(reading, None)
+
+    return _of_all(member, own)
 
 
 @order
-def open_draws(member: Member, number: int, seed: int, epochs: int | None) -> None:
-    """Begin to draw batches for training."""
-    draws = member.problem.source.draws(seed + APART * member.team.rank, epochs) if member.has_data else iter(())
-    member.state["draws", number] = draws
+def open_draws(member: Member, number: int, seed: int, epochs: int | None, ended: list[int]) -> None:
+    """Begin to draw batches for training, and end other draws."""
+    if member.has_data:
+        for other in ended:
+            member.state.pop(("draws", other)).close()
+        member.state["draws", number] = member.problem.source.draws(seed, epochs)
 
 
 @order
 def next_draw(member: Member, number: int) -> list[Any]:
     """The next batch of every process."""
-    return _of_all(member, next(member.state["draws", number], None))
+    return _of_all(member, lambda: next(member.state["draws", number], None))
 
 
-@order
-def close_draws(member: Member, number: int) -> None:
-    """Draw no more of them."""
-    draws = member.state.pop(("draws", number))
-    if hasattr(draws, "close"):
-        draws.close()
+def _of_all(member: Member, own: Callable[[], Any]) -> list[Any]:
+    """The batches of all processes that have one, in the memory of the host."""
 
+    def on_host() -> Any:
+        batch = own() if member.has_data else None
+        return None if batch is None else to_device(batch, CPU)
 
-def _of_all(member: Member, batch: Any) -> list[Any]:
-    return [each for each in member.team.collect(None if batch is None else to_device(batch, CPU)) if each is not None]
+    return [batch for batch in answers_of_all(member, on_host) if batch is not None]

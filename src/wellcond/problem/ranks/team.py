@@ -5,60 +5,68 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 import torch
 from torch import Tensor, distributed
 
-from wellcond.errors import InvalidProblem, LostRank
+from wellcond.errors import InvalidProblem, LostRank, Unsupported
+from wellcond.problem.ranks.meeting import PATIENCE, Meetings
 
-PATIENCE: Final = timedelta(seconds=20)
-"""How long processes wait for each other at the beginning of a call."""
 LONGEST: Final = timedelta(hours=12)
 """How long a process waits for an order while another measures; one that ends is noticed at once."""
-LATE = """\
-not every process called {name} within {seconds:g} s: {error}
-Every process must make the call, at the same place of the script: not inside `if rank == 0:`."""
-LOST = "a process of this training has ended, or does not answer any more, during {name}: {error}"
+LOST = "a process of this training has ended, or does not answer any more, during {name}; its own output says why"
+LEFT = "this process has left the others during {name}; make a new Problem in all processes"
+INSIDE = "{name} is called by one process, inside of a call that all of them make; the others do not know of it"
 
 _teams: dict[Any, Team] = {}
+_made: Counter[str] = Counter()
+"""Number of teams of the same processes that were made so far."""
 
 
 class Team:
     """The processes that train one model.
 
     They talk over a group of their own, on gloo: what the training sends is not disturbed, and an end of a process is
-    noticed by all others as soon as its connections close.
+    noticed by all others as soon as its connections close. All of them make it, at the same time.
 
     Args:
         group: The process group of the training.
+        name: What it is made for.
 
     Attributes:
         rank: The number of this process in it.
         size: The number of processes.
         is_busy: Whether this process is in a call that is measured together.
         wire: Bytes that this process has sent, by what for.
+
+    Raises:
+        LostRank: Not all processes make it.
     """
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, name: str) -> None:
+        ranks = sorted(distributed.get_process_group_ranks(group))
         self.group = group
-        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
-        ranks = distributed.get_process_group_ranks(group)
-        self._control = distributed.new_group(
-            ranks, timeout=LONGEST, backend="gloo", use_local_synchronization=True, group_desc="wellcond"
-        )
+        self.rank, self.size = ranks.index(distributed.get_rank()), len(ranks)
         self.is_busy = False
         self.wire: dict[str, int] = {}
-        self._doing = "a measurement"
-        self._lost = ""
+        self._first = ranks[0]
+        self._doing, self._lost = name, ""
+        number = _made[str(ranks)]
+        Meetings(f"new team {number}", ranks).wait(name)
+        with self._talking():
+            self._control: Any = _connected(ranks)
+        _made[str(ranks)] += 1
+        self._meetings = Meetings(f"team {number}", ranks)
 
     @classmethod
-    def of(cls, group: Any) -> Team:
-        """The team of a group, always the same one. Every process calls it."""
-        if group not in _teams or _teams[group]._lost:
-            _teams[group] = cls(group)
+    def of(cls, group: Any, name: str) -> Team:
+        """The team of a group, always the same one while it lasts. Every process calls it."""
+        if group not in _teams or _teams[group].is_lost:
+            _teams[group] = cls(group, name)
         return _teams[group]
 
     @property
@@ -66,17 +74,30 @@ class Team:
         """Whether this process leads."""
         return self.rank == 0
 
-    def meet(self, name: str) -> None:
+    def meet(self, name: str, details: str = "") -> None:
         """Wait until all processes make the same call.
+
+        Args:
+            name: What they call.
+            details: What else must be the same.
 
         Raises:
             LostRank: One does not come.
             InvalidProblem: They make different calls.
+            Unsupported: It is made inside of another call, of which only this process knows.
         """
+        if self.is_busy:
+            raise Unsupported(INSIDE.format(name=name))
         self._doing = name
-        with self._talking(LATE.format(name=name, seconds=PATIENCE.total_seconds(), error="{error}")):
-            distributed.monitored_barrier(self._control, PATIENCE, wait_all_ranks=True)
-        calls = self.everyone(name)
+        if self._lost:
+            raise LostRank(self._lost)
+        try:
+            self._meetings.wait(name)
+        except LostRank as lost:
+            self._lost = str(lost)
+            self.leave()
+            raise
+        calls = self.everyone(f"{name}({details})")
         if len(set(calls)) > 1:
             named = ", ".join(f"rank {rank} {call}" for rank, call in enumerate(calls))
             raise InvalidProblem(f"the processes make different calls: {named}. All must make the same.")
@@ -88,9 +109,9 @@ class Team:
         with self._talking():
             content = _packed(message) if self.leads else torch.empty(0, dtype=torch.uint8)
             length = torch.tensor([len(content)])
-            distributed.broadcast(length, group=self._control, group_src=0)
+            distributed.broadcast(length, self._first, self._control)
             content = content if self.leads else torch.empty(int(length), dtype=torch.uint8)
-            distributed.broadcast(content, group=self._control, group_src=0)
+            distributed.broadcast(content, self._first, self._control)
             if self.leads:
                 self._count("orders", len(content) * (self.size - 1))
         return message if self.leads else _unpacked(content)
@@ -100,10 +121,7 @@ class Team:
         with self._talking():
             if self.leads:
                 return [message, *(self._received(rank) for rank in range(1, self.size))]
-            content = _packed(message)
-            distributed.send(torch.tensor([len(content)]), group=self._control, group_dst=0)
-            distributed.send(content, group=self._control, group_dst=0)
-            self._count("answers", len(content))
+            self._send(message, 0, "answers")
         return []
 
     def everyone(self, message: Any) -> list[Any]:
@@ -111,32 +129,36 @@ class Team:
         messages: list[Any] = self.tell(self.collect(message))
         return messages
 
-    def hand_out(self, messages: list[Any]) -> Any:
+    def hand_out(self, messages: Sequence[Any]) -> Any:
         """Send each process its own message, from the one that leads; returns that of this process."""
         with self._talking():
             if not self.leads:
                 return self._received(0)
             for rank, message in enumerate(messages[1:], start=1):
-                content = _packed(message)
-                distributed.send(torch.tensor([len(content)]), group=self._control, group_dst=rank)
-                distributed.send(content, group=self._control, group_dst=rank)
-                self._count("batches", len(content))
+                self._send(message, rank, "batches")
         return messages[0]
 
-    def share(self, tensors: list[Tensor], what: str = "vectors") -> list[Tensor]:
-        """Tensors of the process that leads, written into tensors of the same shapes in all others.
+    def share(self, tensors: Sequence[Tensor], what: str = "vectors") -> list[Tensor]:
+        """Tensors of the process that leads, for all of them.
 
         Args:
-            tensors: In the others, tensors whose values are replaced.
+            tensors: In the others, tensors of the same shapes, dtypes and devices.
             what: What they are, for the count of bytes.
         """
-        with self._talking():
-            for tensor in tensors:
-                distributed.broadcast(tensor, group=self._over(tensor), group_src=0)
-                self._count(what, tensor.numel() * tensor.element_size())
-        return tensors
+        by_kind: dict[Any, list[int]] = {}
+        for place, tensor in enumerate(tensors):
+            by_kind.setdefault((tensor.dtype, tensor.device), []).append(place)
+        shared = list(tensors)
+        for places in by_kind.values():
+            flat = torch.cat([tensors[place].reshape(-1) for place in places])
+            with self._talking():
+                distributed.broadcast(flat, self._first, self._over(flat))
+            self._count(what, flat.numel() * flat.element_size())
+            for place, part in zip(places, _split_like(flat, [tensors[place] for place in places]), strict=True):
+                shared[place] = part
+        return list(tensors) if self.leads else shared
 
-    def add(self, tensors: list[Tensor], what: str = "sums") -> list[Tensor]:
+    def add(self, tensors: Sequence[Tensor], what: str = "sums") -> list[Tensor]:
         """Sums over all processes of tensors that all of them have, for all of them.
 
         Args:
@@ -148,12 +170,17 @@ class Team:
             distributed.all_reduce(flat, group=self._over(flat))
         # a ring sends every part twice but for one's own: 2 (n − 1)/n of the whole
         self._count(what, 2 * (self.size - 1) * flat.numel() * flat.element_size() // self.size)
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+        return _split_like(flat, tensors)
 
     def _over(self, tensor: Tensor) -> Any:
         """The group that sends a tensor: gloo from the host's memory, and that of the training from a GPU's."""
         return self._control if tensor.device.type == "cpu" else self.group
+
+    def _send(self, message: Any, rank: int, what: str) -> None:
+        content = _packed(message)
+        distributed.send(torch.tensor([len(content)]), group=self._control, group_dst=rank)
+        distributed.send(content, group=self._control, group_dst=rank)
+        self._count(what, len(content))
 
     def _received(self, rank: int) -> Any:
         length = torch.empty(1, dtype=torch.long)
@@ -169,27 +196,46 @@ class Team:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a process has ended, so that nothing can be measured together any more."""
+        """Whether a process has ended or left, so that nothing can be measured together any more."""
         return bool(self._lost)
 
     @contextlib.contextmanager
-    def _talking(self, text: str = "") -> Iterator[None]:
+    def _talking(self) -> Iterator[None]:
         if self._lost:
             raise LostRank(self._lost)
         try:
             yield
         except RuntimeError as error:
-            self._lost = (text or LOST).format(name=self._doing, error=str(error).strip().splitlines()[0])
+            self._lost = LOST.format(name=self._doing)
             self.leave()
             raise LostRank(self._lost) from error
 
     def leave(self) -> None:
         """Close the connections, so that no other process waits for this one."""
         control, self._control = self._control, None
-        self._lost = self._lost or "this process has left"
+        self._lost = self._lost or LEFT.format(name=self._doing)
         if control is not None:
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):
                 distributed.destroy_process_group(control)
+
+
+def _connected(ranks: list[int]) -> Any:
+    """A group of these processes on gloo, whose members wait for each other as long as another measures."""
+    control = distributed.new_group(
+        ranks,
+        timeout=PATIENCE,
+        backend="gloo",
+        # processes count the groups that all of them make; where only some do, these must find a name by themselves
+        use_local_synchronization=len(ranks) < distributed.get_world_size(),
+        group_desc="wellcond",
+    )
+    distributed.distributed_c10d._set_pg_timeout(LONGEST, control)
+    return control
+
+
+def _split_like(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _packed(message: Any) -> Tensor:
