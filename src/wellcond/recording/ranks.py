@@ -11,7 +11,7 @@ from typing import Any, Final
 from torch import nn
 
 from wellcond.network.calling import group_of
-from wellcond.network.whole import holds_shards, syncs_norms
+from wellcond.network.whole import fsdp_modules, holds_shards, syncs_norms
 from wellcond.problem.ranks.team import Team
 
 SHARDED: Final = (
@@ -50,8 +50,8 @@ class RecorderRanks:
             return
         self.size, self.is_writer = group.size(), group.rank() == 0
         if holds_shards(model):
-            self.team, self.can_probe = Team(group), False
-            self.sees_calls = any(hasattr(module, "_get_fsdp_state") for module in model.modules())
+            self.team, self.can_probe = Team(group, "Recorder"), False
+            self.sees_calls = bool(fsdp_modules(model))
             self.notes = [SHARDED.format(size=self.size)]
             return
         self.can_probe = not syncs_norms(model)

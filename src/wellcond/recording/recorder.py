@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 import weakref
@@ -33,6 +34,7 @@ from wellcond.recording.watching.loss_watch import LossWatch
 from wellcond.recording.watching.readings import Readings
 from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
 from wellcond.recording.watching.sampling import EVERYTHING, Sampling
+from wellcond.recording.watching.steps import READ_TOGETHER
 from wellcond.results import Row
 from wellcond.results import quantities as q
 
@@ -74,6 +76,7 @@ class Recorder:
         ValueError: `budget` is no share.
         RunInUse: Another process writes to `run_dir`.
         OutputError: `run_dir` cannot be written to.
+        LostRank: Not all processes of a sharded model make a recorder.
         MissingExtra: `run_dir` needs pyarrow, which is not installed.
 
     Example:
@@ -148,7 +151,7 @@ class Recorder:
             clock,
             self._ranks,
         )
-        self._mishaps.on_failure = self._allowance.close
+        self._mishaps.on_failure = functools.partial(_give_up, self._allowance, self._ranks)
         self._losses, self._repeats = LossWatch(), Repeats()
         self._count = StepCount(self._ranks.agreed(0 if directory is None else directory.last_step))
         self._is_open = not self._ranks.is_idle
@@ -349,3 +352,10 @@ class Recorder:
             self._turns.rows += rows(sample.tolist())
         else:
             self._readings.add(sample.float(), rows)
+
+
+def _give_up(allowance: Allowance, ranks: RecorderRanks, part: str) -> None:
+    """Do without a part that has failed; where processes read it together, they end the recording together."""
+    allowance.close(part)
+    if part in READ_TOGETHER:
+        ranks.leave()

@@ -15,8 +15,15 @@ from wellcond.recording.watching.layout import norms_of
 
 
 def own_part(tensor: Any) -> Tensor:
-    """The part of a sharded tensor that this process holds; any other tensor itself."""
-    part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    """The part of a sharded tensor that this process holds; any other tensor itself. Every process calls it."""
+    if not is_sharded(tensor):
+        whole: Tensor = tensor
+        return whole
+    if any(placement.is_partial() for placement in tensor.placements):  # each holds a summand of every entry
+        from torch.distributed.tensor import Replicate
+
+        tensor = tensor.redistribute(placements=[Replicate() if p.is_partial() else p for p in tensor.placements])
+    part: Tensor = tensor.to_local()
     return part
 
 
@@ -41,8 +48,9 @@ def norms_of_parts(parts: Sequence[Tensor], whole: Sequence[Any], team: Team | N
     norms = norms_of(parts)
     if team is None:
         return norms
-    shares = torch.tensor([1 / _copies(tensor, team) for tensor in whole], dtype=norms.dtype, device=norms.device)
-    return team.add([norms.square() * shares], "norms")[0].sqrt()
+    shares = torch.tensor([1 / _copies(tensor, team) for tensor in whole], dtype=torch.float64, device=norms.device)
+    # squares of small and of large norms are no numbers of float32
+    return team.add([norms.double().square() * shares], "norms")[0].sqrt().to(norms.dtype)
 
 
 def _copies(tensor: Any, team: Team) -> int:
@@ -50,4 +58,5 @@ def _copies(tensor: Any, team: Team) -> int:
     if not is_sharded(tensor):
         return team.size
     sizes = zip(tensor.device_mesh.shape, tensor.placements, strict=True)
-    return math.prod(size for size, placement in sizes if placement.is_replicate())
+    parts: int = math.prod(size for size, each in sizes if not each.is_replicate() and not each.is_partial())
+    return team.size // parts

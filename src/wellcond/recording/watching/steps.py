@@ -24,6 +24,9 @@ MOST_COPIED = 2**25
 HALF = (torch.float16, torch.bfloat16)
 """Weights whose steps may be rounded away."""
 
+OF_GRADIENTS, OF_WEIGHTS = READ_TOGETHER = "gradients", "weights"
+"""Parts of recording in which the processes of a sharded model add up what each reads."""
+
 HAS_CUDA = torch.version.cuda is not None or torch.version.hip is not None
 
 Guard = Callable[[str, Callable[[], Any]], Any]
@@ -113,13 +116,13 @@ class StepWatch:
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            self._guard("gradients", self._read)
+            self._guard(OF_GRADIENTS, self._read)
             return None
 
         def watched() -> Any:  # there are no gradients before the optimizer calls the closure
             value = closure()
             if not self._is_read:
-                self._guard("gradients", self._read)
+                self._guard(OF_GRADIENTS, self._read)
             return value
 
         return (args[0], watched, *args[2:]), {name: value for name, value in kwargs.items() if name != "closure"}
@@ -130,7 +133,7 @@ class StepWatch:
         if HAS_CUDA and is_capturing():
             self.is_captured = True
         if self.before and self.updates is None:
-            self._guard("weights", self._read_update)
+            self._guard(OF_WEIGHTS, self._read_update)
 
     @torch.no_grad()
     def _read(self) -> None:
