@@ -16,16 +16,28 @@ SCRIPTS = ROOT / "examples" / "scripts"
 GUIDE = ROOT / "docs" / "guides" / "your-script.md"
 
 PLANTED: dict[str, tuple[tuple[str, ...], str]] = {
+    "dqn": (("output-loss-mismatch",), ""),
+    "simclr": (("mixed-examples",), ""),
+    "ddpm": (("unscaled-input",), ""),
+    "graph": (("no-gradient",), "layers.0"),
+    "two_tasks": (("unscaled-target",), ""),
+    "segmentation": (("output-loss-mismatch",), "out"),
+    "forecast": (("mixed-examples",), "gru"),
+    "fine_tuning": (("no-gradient",), "8"),
+    "lora": (("no-gradient",), "blocks.0.qkv"),
     "image_classifier": (("output-loss-mismatch",), "out"),
-    "char_lstm": (("learning-rate-too-low",), ""),
     "small_gpt": (("bad-initialisation",), "blocks.0.qkv"),
+    "char_lstm": (("learning-rate-too-low",), ""),
+    "hugging_face": (("learning-rate-too-high",), ""),
     "vae": (("unscaled-input",), ""),
     "gan_discriminator": (("output-loss-mismatch",), "7"),
-    "hugging_face": (("learning-rate-too-high",), ""),
     "house_prices": (("unscaled-input", "unscaled-target"), ""),
-    "ddpm": (("unscaled-input",), ""),
 }
 """What is to be found first in each, and where."""
+
+
+def test_every_script_has_a_planted_fault() -> None:
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == PLANTED.keys()
 
 
 @pytest.mark.slow
@@ -66,11 +78,26 @@ def test_the_batch_of_a_step_is_to_be_scaled(monkeypatch: pytest.MonkeyPatch) ->
     assert repaired < 0.5
 
 
+def test_the_table_of_the_guide_names_what_comes_out() -> None:
+    """In the order of its sections, each of which begins with the name of its script."""
+    guide = GUIDE.read_text(encoding="utf-8")
+    table = re.findall(r"^\| \[([^\]]+)\]\(#([\w-]+)\) \| [^|]+ \| (.*) \|$", guide, re.M)
+    sections = dict(re.findall(r"^### ([^\n]+)\n\n(\w+)\.py", guide, re.M))
+    titles = {title.lower().replace(" ", "-"): script for title, script in sections.items()}
+    assert [titles[anchor] for _, anchor, _ in table] == list(PLANTED)
+    for _, anchor, outcome in table:
+        rules, layer = PLANTED[titles[anchor]]
+        assert re.findall(r"\[`([\w-]+)`\]\(\.\./rules/\1\.md\)", outcome) == list(rules)
+        assert outcome.endswith(f" at `{layer}`") == bool(layer)
+
+
 def test_the_guide_shows_what_the_scripts_hold() -> None:
     guide = GUIDE.read_text(encoding="utf-8")
     for name in PLANTED:
         text = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
-        added = [line.strip() for line in text.splitlines() if "wc." in line and "def " not in line]
+        added = [
+            line.strip() for line in text.splitlines() if re.search(r"wc\.(?!digits)", line) and "def " not in line
+        ]
         shown = re.search(rf"\n{name}\.py.*?```py\n(.*?)```", guide, re.DOTALL)
         assert shown is not None
         assert [line for line in shown[1].strip().splitlines() if "wc." in line] == added

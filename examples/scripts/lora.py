@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import wellcond as wc
 
-PRETRAINING, STEPS, BATCH, LENGTH, WIDTH, RANK = 150, 250, 32, 32, 64, 8
+PRETRAINING, STEPS, BATCH, LENGTH, WIDTH, RANK = 150, 250, 16, 32, 64, 8
 VOCABULARY = 128  # ASCII
 
 
