@@ -15,7 +15,7 @@ from zoo import ARCHITECTURES, CLASSES, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, Unsupported
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copies import CopyRun, CopyTrainer
 
 
 @pytest.mark.slow
@@ -180,3 +180,51 @@ def test_what_no_copy_could_train_is_refused() -> None:
     optimizer.register_step_post_hook(lambda *_: None)
     with pytest.raises(Unsupported, match="SGD has hooks on its step"):
         CopyTrainer(problem(model), optimizer)
+
+
+class PassesForAGpu:
+    """Equal to the CPU, but of another type: what lies here lies on a GPU."""
+
+    type = "cuda"
+
+    def __eq__(self, other: object) -> bool:
+        return other == torch.device("cpu")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_run_that_was_parked_goes_on_as_if_it_had_not_been(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network()
+    trainer = CopyTrainer(problem(model), Adam(model.parameters(), lr=0.1))
+    straight, parked = trainer.start(), trainer.start()
+    straight.run(6)
+    parked.run(3)
+    places: list[tuple[str, set[str]]] = []
+    move = CopyRun._move
+
+    def moved(self: CopyRun, device: Any, states: Any) -> None:
+        places.append((getattr(device, "type", device), {name for _, name in states}))
+        move(self, torch.device("cpu"), states)
+
+    monkeypatch.setattr(CopyRun, "_move", moved)
+    with monkeypatch.context() as patch:
+        patch.setattr(parked.problem, "device", PassesForAGpu())
+        context = parked.parked()
+        context.__enter__()
+    assert places == [("cpu", {"step", "exp_avg", "exp_avg_sq"})]
+    assert all(p.grad is None for p in parked.model.parameters())
+    context.__exit__(None, None, None)
+    assert places[1:] == [("cuda", {"step", "exp_avg", "exp_avg_sq"})]
+    parked.run(3)
+    assert parked.losses == straight.losses
+    assert all(map(torch.equal, parked.model.parameters(), straight.model.parameters()))
+
+
+def test_on_a_cpu_a_parked_run_stays_where_it_is_with_its_gradients() -> None:
+    model = network()
+    run = CopyTrainer(problem(model), SGD(model.parameters(), lr=0.1)).start()
+    run.run(1)
+    addresses = [p.data_ptr() for p in run.model.parameters()]
+    with run.parked():
+        assert [p.data_ptr() for p in run.model.parameters()] == addresses
+    assert all(p.grad is not None for p in run.model.parameters())
