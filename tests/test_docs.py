@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import pkgutil
@@ -16,6 +17,7 @@ import pages
 import pytest
 import reference
 import rooms
+import rule_record
 import rules
 import torch
 import typer
@@ -211,6 +213,15 @@ def test_what_the_theory_page_says_computes_a_statement_exists() -> None:
         pkgutil.resolve_name(
             re.sub(r"^wc\.", "wellcond.", name).replace("lange2022.", "wellcond_papers.papers.lange2022.")
         )
+
+
+def test_examples_on_the_pages_of_rules_are_lines_that_repaired_a_fault() -> None:
+    examples = [text for name in rules.names() if (text := rule_record.example(name))]
+    assert len(examples) > 15
+    for text in examples:
+        before, after = map(float, re.findall(r"from (-?\d+\.\d\d) to (-?\d+\.\d\d)", text)[0])
+        assert after > before
+        ast.parse(re.findall(r"```py\n(.*?)```", text, re.DOTALL)[0])
 
 
 def test_every_public_name_of_both_packages_has_one_entry() -> None:
