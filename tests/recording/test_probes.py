@@ -98,6 +98,7 @@ def test_an_optimizer_without_a_known_limit_still_has_a_hessian() -> None:
     assert not any(row.quantity == "max_lr" for row in rows)
     assert value(rows, "hessian_lambda_max") > 0
     assert "Adadelta" in probe.note
+    assert "\n" not in probe.note
 
 
 def test_shift_is_that_of_the_step_that_was_taken() -> None:

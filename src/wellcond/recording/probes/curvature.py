@@ -15,6 +15,7 @@ from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.learning_rate.limits.limits import RateLimit
 from wellcond.learning_rate.limits.step_model import StepModel, check_optimizer, optimizer_step
 from wellcond.measurements.landscape.points import buffers_lent, finite_range, loss_and_gradient, norm
+from wellcond.network.calling import one_line
 from wellcond.network.checks import check_precision
 from wellcond.problem.problem import Problem
 from wellcond.results import Row
@@ -103,7 +104,7 @@ class CurvatureProbe:
             check_optimizer(problem, self._optimizer)
             return optimizer_step(problem, self._optimizer, dict(zip(problem.params, gradient, strict=True)))
         except (Unsupported, InvalidProblem) as error:
-            self.note = f"the limit of the rate is not measured: {error}"
+            self.note = f"the limit of the rate is not measured: {one_line(error)}"
             return None
 
     def _largest(self, kind: str, matrix: Matrix, start: Vector, products: int) -> tuple[float, float]:
