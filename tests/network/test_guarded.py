@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 import wellcond as wc
 from wellcond.network import guarded as guarded_module
-from wellcond.network.guarded import CHECKS, Guarded, guarded, unguarded
+from wellcond.network.guarded import CHECKS, Guarded, guarded, known_indices
 from wellcond.network.isolation import arithmetic
+from wellcond.training.copies import CopyTrainer
 
 X = torch.arange(12.0).reshape(4, 3)
 ROWS = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
@@ -129,14 +130,27 @@ def test_gradients_and_autocast_pass_a_guard() -> None:
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), expected, strict=True))  # type: ignore[arg-type]
 
 
-def test_a_guard_can_be_taken_off_where_the_data_are_known() -> None:
-    assert isinstance(guarded(), Guarded)
-    with unguarded():
-        assert not isinstance(guarded(), Guarded)
-        with unguarded():
+def test_indices_are_not_checked_where_the_data_are_known_but_probabilities_are() -> None:
+    """Those of a run that diverges are NaN, whatever its data."""
+    tokens = torch.tensor([0, 9])
+
+    def message() -> str:
+        with pytest.raises(IndexError) as error, guarded():
+            F.embedding(tokens, ROWS)
+        return str(error.value)
+
+    by_torch = "index out of range in self"
+    assert "are 0 to 9" in message()
+    with known_indices():
+        assert message() == by_torch
+        with known_indices():
             pass
-        assert not isinstance(guarded(), Guarded)
-    assert isinstance(guarded(), Guarded)
+        assert message() == by_torch
+        for name in ("probabilities_nan", "draws_of_nan", "coins_nan"):
+            call, words = OUTSIDE[name]
+            with pytest.raises(RuntimeError, match=words), guarded():
+                call()
+    assert "are 0 to 9" in message()
 
 
 def test_every_check_is_reached() -> None:
@@ -221,17 +235,38 @@ def test_a_later_batch_with_tokens_outside_is_a_finding() -> None:
     assert "indices of an embedding with 10 rows are 0 to 11" in finding.summary
 
 
-def test_passes_are_guarded_on_a_gpu_unless_their_data_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    are_guarded: list[bool] = []
+def test_passes_are_guarded_on_a_gpu_alone() -> None:
+    def is_guarded(device: str) -> bool:
+        with pytest.raises(IndexError) as error, arithmetic.passes(torch.device(device)):
+            F.embedding(at(0, 9), ROWS)
+        return "are 0 to 9" in str(error.value)
 
-    def counted() -> Any:
-        are_guarded.append(isinstance(guarded(), Guarded))
-        return guarded()
+    assert is_guarded("cuda")  # the tensors are on a CPU, where a mistake does no harm
+    assert not is_guarded("cpu")
 
-    monkeypatch.setattr(arithmetic, "guarded", counted)
-    on_gpu = torch.device("cuda")
-    with arithmetic.passes(on_gpu), unguarded(), arithmetic.passes(on_gpu):
-        pass
-    with arithmetic.passes(torch.device("cpu")):
-        pass
-    assert are_guarded == [True, False]
+
+def test_only_the_first_run_on_a_batch_checks_its_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU that passes for a GPU, while batches are passed."""
+    model = Words()
+    of = wc.Problem(model, nn.CrossEntropyLoss(), [(tokens(10, seed), LABELS) for seed in range(3)])
+    trainer = CopyTrainer(of, torch.optim.SGD(model.parameters(), 0.1))
+    checked: list[bool] = []
+
+    class Device:
+        type = "cuda"
+
+    def training_loss(self: wc.Problem, index: int, batch: Any) -> Tensor:
+        self.device = torch.device("cpu")
+        checked.append(F.embedding in guarded()._checks)
+        return plain(self, index, batch)
+
+    plain = wc.Problem.training_loss
+    monkeypatch.setattr(wc.Problem, "training_loss", training_loss)
+    for steps, seed in ((2, 0), (3, 0), (1, 1)):
+        run = trainer.start(seed=seed)
+        with trainer.batches(seed) as batches, run.training():
+            for _ in range(steps):
+                batch = next(batches)
+                run.problem.device = Device()  # type: ignore[assignment]
+                run.step(batch)
+    assert checked == [True, True, False, False, True, True]

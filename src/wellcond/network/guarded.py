@@ -7,7 +7,7 @@ can be computed in the process.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,30 +15,44 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-_SWITCH = {"off": False}
+_INDICES = {"are_known": False}
 
 
 @contextlib.contextmanager
-def unguarded() -> Iterator[None]:
-    """Inside, `guarded` does nothing: the data have been checked, and a check waits for the device."""
-    before, _SWITCH["off"] = _SWITCH["off"], True
+def known_indices() -> Iterator[None]:
+    """Inside, `guarded` leaves indices alone: the data have been checked, and a check waits for the device.
+
+    Probabilities are checked all the same: they are NaN where a run diverges.
+    """
+    before, _INDICES["are_known"] = _INDICES["are_known"], True
     try:
         yield
     finally:
-        _SWITCH["off"] = before
+        _INDICES["are_known"] = before
 
 
-def guarded() -> contextlib.AbstractContextManager[Any]:
-    """Around a call of a model or a loss on a GPU: what would trip an assert there raises an `IndexError` instead."""
-    return contextlib.nullcontext() if _SWITCH["off"] else Guarded()
+def guarded() -> Guarded:
+    """Around a call of a model or a loss on a GPU: what would trip an assert there raises an error instead."""
+    return Guarded(OF_PROBABILITIES if _INDICES["are_known"] else CHECKS)
+
+
+Check = Callable[..., None]
 
 
 class Guarded(TorchFunctionMode):
-    """Checks the calls of `CHECKS`, on any device; but not inside of `torch.vmap`, where values cannot be read."""
+    """Checks calls, on any device; but not inside of `torch.vmap`, where values cannot be read.
+
+    Args:
+        checks: What is checked before which function; None: `CHECKS`.
+    """
+
+    def __init__(self, checks: Mapping[Any, Check] | None = None) -> None:
+        super().__init__()
+        self._checks = CHECKS if checks is None else checks
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        check = CHECKS.get(func)
+        check = self._checks.get(func)
         if check is not None and torch._C._functorch.peek_interpreter_stack() is None:
             with torch._C.DisableTorchFunction():
                 check(*args, **kwargs)
@@ -154,22 +168,24 @@ def _coin_in_place(_tensor: Tensor, p: Any = 0.5, **_: Any) -> None:
 
 ALONG = ("gather", "index_select", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill")
 """Functions (tensor, dim, index, …), which are methods too, and methods in place."""
-Check = Callable[..., None]
-CHECKS: dict[Any, Check] = {
+OF_PROBABILITIES: dict[Any, Check] = {
+    F.binary_cross_entropy: _binary,
+    **dict.fromkeys((torch.multinomial, Tensor.multinomial), _drawn),
+    **dict.fromkeys((torch.bernoulli, Tensor.bernoulli), _coin),
+    Tensor.bernoulli_: _coin_in_place,
+}
+"""What depends on the weights, and not on the data alone."""
+CHECKS: dict[Any, Check] = OF_PROBABILITIES | {
     F.embedding: _embedding,
     F.embedding_bag: _embedding,
     F.cross_entropy: _classes,
     F.nll_loss: _classes,
     F.multi_margin_loss: _margin,
-    F.binary_cross_entropy: _binary,
     F.one_hot: _one_hot,
     Tensor.__getitem__: _item,
     Tensor.__setitem__: _set_item,
     **dict.fromkeys((torch.take, Tensor.take), _take),
     **dict.fromkeys((torch.index_put, Tensor.index_put, Tensor.index_put_), _put),
-    **dict.fromkeys((torch.multinomial, Tensor.multinomial), _drawn),
-    **dict.fromkeys((torch.bernoulli, Tensor.bernoulli), _coin),
-    Tensor.bernoulli_: _coin_in_place,
     **{
         function: _along
         for name in ALONG

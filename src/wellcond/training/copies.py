@@ -20,7 +20,7 @@ from torch.optim import SGD, Optimizer, SparseAdam
 from wellcond.errors import InvalidProblem, NonFinite, WellcondError
 from wellcond.network.calling import tensors_in
 from wellcond.network.graph import leaves_of
-from wellcond.network.guarded import unguarded
+from wellcond.network.guarded import known_indices
 from wellcond.network.isolation.arithmetic import attention_of_training, own_arithmetic
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.arguments import check_unchanged
@@ -302,7 +302,7 @@ class CopyRun:
 
         def loss_now() -> Tensor:  # which LBFGS calls several times per step
             self._trainer.cost += Cost(1, 1)
-            with unguarded() if is_checked else contextlib.nullcontext():
+            with known_indices() if is_checked else contextlib.nullcontext():
                 if self._trainer.member is not None and not self._sparse:
                     return shared_loss(self._trainer.member, self.problem, taken, batch)
                 return self.problem.training_loss(taken, batch)
