@@ -61,9 +61,9 @@ def halves(bnp: BNP, positions: dict[str, int], batch: int) -> tuple[list[nn.Par
     return parameters, p, p_transposed
 
 
-def lambda_max(apply: Callable[[Tensor], Tensor], size: int, products: int) -> float:
+def lambda_max(apply: Callable[[Tensor], Tensor], start: Tensor, products: int) -> float:
     """The largest eigenvalue of a symmetric operator, by Lanczos with full orthogonalization."""
-    basis = [functional.normalize(torch.randn(size, generator=torch.Generator().manual_seed(0)), dim=0)]
+    basis = [functional.normalize(start, dim=0)]
     tridiagonal = torch.zeros(products, products, dtype=torch.float64)
     for k in range(products):
         vector = apply(basis[-1])
@@ -85,7 +85,9 @@ def preconditioned_lambda(loss: Tensor, bnp: BNP, positions: dict[str, int], bat
     def apply(v: Tensor) -> Tensor:
         return p_transposed(torch.autograd.grad(gradients, parameters, p(v), retain_graph=True))
 
-    return lambda_max(apply, sum(parameter.numel() for parameter in parameters), products)
+    size = sum(parameter.numel() for parameter in parameters)
+    start = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(loss.dtype)
+    return lambda_max(apply, start, products)
 
 
 def main() -> None:
