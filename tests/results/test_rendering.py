@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,20 +53,3 @@ def test_a_result_of_ones_own_has_a_plain_page(tmp_path: Path) -> None:
     text = Answer(42.0).save(tmp_path / "a.html").read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>")
     assert "<pre>Answer(value=42.0)</pre>" in text
-
-
-@pytest.mark.slow
-def test_a_diagnosis_prints_without_any_extra() -> None:
-    code = """
-import sys
-for extra in ("rich", "typer", "matplotlib", "pandas", "scipy", "sklearn"):
-    sys.modules[extra] = None
-import torch, wellcond as wc
-model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
-problem = wc.Problem(model, torch.nn.CrossEntropyLoss(), (torch.randn(8, 3), torch.arange(8) % 2))
-assert "wellcond.report" not in sys.modules
-print(wc.diagnose(problem))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "largest stable lr" in done.stdout
