@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,26 @@ def test_what_a_baseline_has_does_not_count(target: str, tmp_path: Path, finds: 
     ]
     assert states == ["unchanged", "new"]
     assert "there is no file" in one_line(run("diagnose", f"{target}:build", "--baseline", tmp_path / "no.json"))
+
+
+def test_the_workflow_of_the_guide_fails_on_a_severe_finding(
+    tmp_path: Path, finds: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own line, and then the one that lets known findings pass."""
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "measuring.md").read_text(encoding="utf-8")
+    section = guide[guide.index("### In CI") :]
+    (line,) = re.findall(r"- run: wellcond (diagnose .*)", section)
+    (hook,) = re.findall(r"entry: wellcond (diagnose .*)", section)
+    script(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    finds(UNSCALED, NOTE)
+    assert run(*line.split()).exit_code == run(*hook.split()).exit_code == 4
+    (result, _) = json.loads(Path("findings.sarif").read_text("utf-8"))["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("unscaled-input", "error")
+    run(*hook.split(), "--out", "known.json")
+    assert run(*line.split(), "--baseline", "known.json").exit_code == 0
+    finds(DEAD)
+    assert run(*line.split()).exit_code == 0
 
 
 @pytest.mark.parametrize("is_below", [True, False])
