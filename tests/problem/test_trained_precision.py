@@ -286,9 +286,43 @@ def test_results_say_what_is_computed_in_which_precision() -> None:
     sentence = "runs of copies in bfloat16 autocast, as it is trained; curvature and conditioning in float32"
     assert diagnosis.about["precision"].endswith(sentence)
     assert sentence in " ".join(str(diagnosis).split())
-    rate = wc.suggest_lr(of, optimizer, max_steps=60)
-    assert "the rates are raced in bfloat16 autocast" in " ".join(str(rate).split())
     assert "precision" not in wc.diagnose(problem(), optimizer=None).about
+
+
+SEEN: set[torch.dtype] = set()
+
+
+class Seen(nn.Module):
+    """Notes the precision in which it is reached, by all its copies; what a module holds would be put back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        SEEN.add(x.dtype)
+        return x
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda of, o: wc.suggest_lr(of, o, max_steps=40), {torch.float32, torch.bfloat16}),  # a limit, and a race
+        (lambda of, o: wc.treat(of, o, remedies=["bnp"], steps=3, seeds=[0]), {torch.bfloat16}),
+        (lambda of, o: wc.max_lr(of, o), {torch.float32}),
+        (lambda of, o: wc.conditioning(of), {torch.float32}),
+        (lambda of, o: wc.neurons(of), {torch.float32}),
+        (lambda of, o: wc.eigenvalues(wc.Hessian(of), tol=0.5), {torch.float32}),
+        (lambda of, o: wc.covariate_shift(of, o), {torch.float32}),
+        (lambda of, o: wc.landscape(of, lr=0.1, steps=2), {torch.float32}),
+    ],
+    ids=["suggest_lr", "treat", "max_lr", "conditioning", "neurons", "eigenvalues", "covariate_shift", "landscape"],
+)
+def test_what_trains_is_in_the_precision_of_training_and_what_measures_is_not(call: Any, expected: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), Seen(), nn.ReLU(), nn.Linear(16, 3))
+    of = problem(model, autocast=torch.bfloat16)
+    SEEN.clear()
+    result = call(of, torch.optim.SGD(model.parameters(), 0.1))
+    assert expected == SEEN
+    assert (torch.bfloat16 in expected) == ("bfloat16 autocast, as it is trained" in " ".join(str(result).split()))
 
 
 def test_what_derives_from_a_problem_is_trained_like_it() -> None:
