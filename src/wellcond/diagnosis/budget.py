@@ -36,6 +36,10 @@ class PartName(StrEnum):
     HESSIAN_TRACE = "Hessian trace"
 
 
+CURVATURE_PARTS = (
+    PartName.HESSIAN_EIGENVALUES, PartName.SMALLEST_EIGENVALUE, PartName.MAX_LR, PartName.HESSIAN_TRACE,
+)  # fmt: skip
+"""The last ones: all others have been measured before them."""
 FAST_U, FAST_SECONDS = 100.0, 2.0
 """Most that a fast diagnosis takes: training steps, or seconds on an ordinary core if these allow more steps."""
 LEVELS = (4 * FAST_U, 2 * FAST_U)

@@ -153,6 +153,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "gradient-underflow", "attention-saturation", "bad-initialisation", "lost-updates", "diverging",
         "learning-rate-too-high", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
     ),
+    "optimizer-setting": ("diverging", "learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
     "lost-updates": ("no-gradient", "learning-rate-too-low", "loss-not-decreasing"),
     "dropout-too-strong": ("diverging", "learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
     # what only a recorded run shows
@@ -202,10 +203,11 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "loss-not-decreasing",
     ),
     "full-neurons": ("activation-drift", "last-layer-drift", "learning-rate-too-low", "loss-not-decreasing"),
-    "rank-collapse": ("vanishing-gradient", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
+    "rank-collapse": (
+        "vanishing-gradient", "lost-updates", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
+    ),
     "activation-drift": (
-        "exploding-gradient", "vanishing-gradient", "learning-rate-too-high",
-        "loss-not-decreasing",
+        "exploding-gradient", "vanishing-gradient", "lost-updates", "learning-rate-too-high", "loss-not-decreasing",
     ),
     "ill-conditioned-input": ("learning-rate-too-low", "loss-not-decreasing"),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from wellcond.diagnosis.budget import Budget, PartName
+from wellcond.diagnosis.budget import CURVATURE_PARTS, Budget, PartName
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.errors import Interrupted, NotDeterministic, WellcondError
 from wellcond.problem.problem import Problem
@@ -116,9 +116,10 @@ class Parts:
             report(name, 0.0)
             result = function(report)
         except NotDeterministic as error:
-            if not isinstance(of.loss, TrainingStep):
+            # a step may train another network too, as a discriminator; and after a trial other findings count
+            if not isinstance(of.loss, TrainingStep) and name not in CURVATURE_PARTS:
                 raise
-            outcome, note = "failed", str(error)  # a step may train another network too, as a discriminator
+            outcome, note = "failed", str(error)
         except catch as error:
             first_line, *_ = f"{type(error).__name__}: {error}".strip().removesuffix(":").splitlines()
             outcome, note = "failed", str(error) if isinstance(error, WellcondError) else first_line

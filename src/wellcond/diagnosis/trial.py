@@ -157,9 +157,11 @@ def trial(
         steps = _handful_steps(in_pass * max(count / FEW, 1.0), most, on_gpu)
         price = _handful_price(steps, count, on_gpu) + modes_price
         again = _run_again_price(steps, count, on_gpu) + modes_price
-        if allowed.has(price, "a handful of examples", keep=spare if trains else 0.0):
+        what = "a handful of examples"
+        if allowed.has(price, what, keep=spare if trains else 0.0):
             with Undropped(dropped) if dropped else contextlib.nullcontext():
-                few = _few(problem, batches[0], in_pass, steps, failures)
+                fit = functools.partial(_few, problem, batches[0], in_pass, steps, failures)
+                few = failures.attempt(what, fit, None)  # a step may raise, and the runs before have shown it
         of_one_point = None
         unreached: tuple[str, ...] = ()
         what = "whether outputs tell examples apart"

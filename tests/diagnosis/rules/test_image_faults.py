@@ -245,8 +245,8 @@ def overlap_of(dim: int) -> Callable[[Tensor, Tensor], Tensor]:
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         share = outputs.softmax(dim)
-        wanted = F.one_hot(targets, outputs.shape[1]).movedim(-1, 1).to(share)
-        return 1 - 2 * (share * wanted).sum() / (share + wanted).sum()
+        regions_of_targets = F.one_hot(targets, outputs.shape[1]).movedim(-1, 1).to(share)
+        return 1 - 2 * (share * regions_of_targets).sum() / (share + regions_of_targets).sum()
 
     return loss
 

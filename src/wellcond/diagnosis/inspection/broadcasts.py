@@ -11,6 +11,8 @@ from torch.overrides import TorchFunctionMode
 DIFFERENCES = frozenset({"sub", "subtract", "__sub__"})
 LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
 """They broadcast what they compare, and warn of it."""
+PRODUCTS = frozenset({"mul", "multiply", "__mul__", "__rmul__"})
+"""What they weigh: (N,) logarithms of probabilities by (N, 1) rewards."""
 
 
 class Broadcast(NamedTuple):
@@ -31,7 +33,7 @@ class Broadcasts(TorchFunctionMode):
     """Notes, while it is active, comparisons of N numbers with N others that give N × N.
 
     One of the two depends on the weights and the other does not. In a difference it must be the column: (N,) weights
-    are subtracted from a column of inputs, as centers, on purpose.
+    are subtracted from a column of inputs, as centers, on purpose. In a product it must be computed, and no parameter.
     """
 
     def __init__(self) -> None:
@@ -42,7 +44,7 @@ class Broadcasts(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name in DIFFERENCES | LOSSES:
+        if name in DIFFERENCES | LOSSES | PRODUCTS:
             both = [*args, *(kwargs or {}).values()][:2]
             if len(both) == 2 and all(isinstance(t, Tensor) for t in both):
                 self._look_at(name, *both)
@@ -54,5 +56,5 @@ class Broadcasts(TorchFunctionMode):
             return
         if {tuple(predicted.shape), tuple(fixed.shape)} != {(len(predicted),), (len(predicted), 1)}:
             return
-        if name in LOSSES or predicted.dim() == 2:
+        if name in LOSSES or (predicted.dim() == 2 if name in DIFFERENCES else predicted.grad_fn is not None):
             self.found.append(Broadcast(name, tuple(predicted.shape), tuple(fixed.shape)))

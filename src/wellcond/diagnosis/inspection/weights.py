@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,8 @@ from wellcond.training.optimizers import current_lr
 
 Role = Literal["weight", "bias", "norm", "embedding", "recurrent", "other"]
 """What a parameter does in its layer; only parameters of one role are compared."""
+SAME_GRADIENT = 1e-4
+"""Relative difference of two gradients that may be rounding."""
 MOST_UNITS, MOST_INPUTS = 128, 512
 """Units, and inputs of each, whose singular values are computed."""
 
@@ -41,6 +43,7 @@ class Weight:
         distinct_rows: Number of different rows, whatever their gradients; None where `distinct` is.
         alike: Number of slices along one dimension, such as the units of stacked experts, (E, in, out), that are all
             the same, and their gradients too; 0 if some differ, and for weights of known layers.
+        twins: Names of other parameters with the same values and the same gradient.
         outlier: Largest singular value over the largest that independent entries of this size give (Marchenko-Pastur):
             about 1 for any weights that were drawn, and more once training has aligned them; None without rows.
         order: Place of its layer in the forward pass; None if it is never called.
@@ -81,6 +84,7 @@ class Weight:
     also: tuple[str, ...]
     shares_memory_with: str | None
     dtype: torch.dtype
+    twins: tuple[str, ...] = ()
 
     @property
     def numel(self) -> int:
@@ -140,7 +144,27 @@ def weights_of(
                 shares_memory_with=None if other == name else other,
             )
         )
-    return weights
+    values = {names[0]: p.detach() for p, names in every.items()}
+    return [replace(w, twins=_twins(w, weights, values, gradients)) for w in weights]
+
+
+def _twins(
+    w: Weight, weights: Sequence[Weight], values: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]
+) -> tuple[str, ...]:
+    """Other parameters that are equal to one that was drawn, in values and gradients."""
+    if w.role != "weight" or not w.gradient or not w.rms or w.not_finite or w.gradient_not_finite:
+        return ()
+    key = w.shape, w.rms, w.mean
+    alike = [other.name for other in weights if other.name != w.name and (other.shape, other.rms, other.mean) == key]
+    return tuple(name for name in alike if _are_equal(w.name, name, values, gradients))
+
+
+def _are_equal(first: str, second: str, values: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]) -> bool:
+    own, other = gradients.get(first), gradients.get(second)
+    if own is None or other is None or not torch.equal(values[first], values[second]):
+        return False
+    difference = float((_dense(own) - _dense(other)).norm())
+    return difference <= SAME_GRADIENT * float(_dense(own).norm())
 
 
 def _around(owner: str) -> list[str]:

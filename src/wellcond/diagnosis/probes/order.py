@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wellcond.diagnosis.labels import EXAMPLES_READ, Prediction, left_out_prediction
+from wellcond.diagnosis.labels import EXAMPLES_READ, Prediction, columns, left_out_prediction, related
 from wellcond.diagnosis.probes.influence import watched
 from wellcond.diagnosis.probes.steps import Sequence, compared, target_of
 from wellcond.diagnosis.probes.subject import Subject, relative_change
@@ -35,12 +35,17 @@ class Order:
         placed: How well a linear fit of every step at its place, or of pairs of neighbors, predicts the targets; None
             where that was not asked.
         unordered: The same for a fit of the steps' sums, which the order leaves as they are.
+        known: How well the steps at their places tell the targets, by neighbors or smooth fits, in standard deviations
+            of shuffled targets; NaN where that was not asked.
+        known_unordered: The same of the steps sorted by size.
     """
 
     change: float
     is_by_step: bool
     placed: Prediction | None = None
     unordered: Prediction | None = None
+    known: float = math.nan
+    known_unordered: float = math.nan
 
 
 def order(subject: Subject) -> Order | None:
@@ -101,7 +106,13 @@ def _compared_fits(change: float, steps: Tensor, target: Tensor) -> Order:
     if steps.shape[2] ** 2 <= MOST_FEATURES:
         placed.append(left_out_prediction(torch.einsum("nta,ntb->nab", steps[:, :-1], steps[:, 1:]).flatten(1), target))
     unordered = left_out_prediction(torch.cat([steps.sum(1), steps.square().sum(1)], 1), target)
-    return Order(change, False, min(placed, key=lambda each: each.error), unordered)
+    y = columns(target[:, None] if target.dim() == 1 else target)
+    is_regression = target.is_floating_point() and not bool(((target == 0) | (target == 1)).all())
+    known = [
+        0.0 if relation is None else relation.best
+        for relation in (related(x.flatten(1), y, is_regression) for x in (steps, steps.sort(1).values))
+    ]
+    return Order(change, False, min(placed, key=lambda each: each.error), unordered, *known)
 
 
 def _order_of_blocks(subject: Subject) -> Order | None:

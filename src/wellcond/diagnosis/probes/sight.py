@@ -167,9 +167,7 @@ def _spread(losses: list[float], value: float) -> float:
 def _sees_targets(exchanged: ExchangedOutputs) -> bool:
     """Whether targets matter at the model's own outputs: at those of the size of counts, an exponential hides them."""
     value = exchanged.loss()
-    return any(
-        abs(each - value) > EQUAL * abs(value) for each in _with_one_target(exchanged, exchanged.outputs)
-    )
+    return any(abs(each - value) > EQUAL * abs(value) for each in _with_one_target(exchanged, exchanged.outputs))
 
 
 def _is_by_example(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:

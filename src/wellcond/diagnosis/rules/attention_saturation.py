@@ -34,7 +34,8 @@ CHOICES = Condition("positions to choose from", 3, origin="of two positions one 
 def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
     """Attention in which positions look at one other only: one probability above 0.99 in half of the rows.
 
-    Also if the logits have a standard deviation above 5. Severe in nine of ten rows, above 10, or if a trial does not
+    Also if the logits have a standard deviation above 5; above 10 where a softmax has no rows of queries, as in a
+    pooling by attention. Severe in nine of ten rows, above 10, or if a trial does not
     show that the network trains; a network that has learned may be sharp.
     """
     inspection, trial = evidence.inspection, evidence.trial
@@ -43,7 +44,9 @@ def attention_saturation(evidence: Evidence) -> Iterator[Finding]:
     output, is_doubtful = inspection.output, trial is not None and not trial.trains
     for seen in inspection.attention:
         is_sharp = seen.saturated >= SHARP_ROWS.warn or seen.logit_std >= LOGITS.warn
-        if seen.ndim < 3 or seen.choices < CHOICES.at or not is_sharp:
+        if seen.choices < CHOICES.at or not is_sharp:
+            continue
+        if seen.ndim < 3 and not LOGITS.is_severe(seen.logit_std):  # weights of a pooling, or shares of a gate
             continue
         if output is not None and output.shape == seen.shape and output.tail[:1] in (("Softmax",), ("LogSoftmax",)):
             continue  # the model's own probabilities

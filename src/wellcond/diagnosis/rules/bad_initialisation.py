@@ -31,6 +31,12 @@ LOSS_RATIO = Threshold(
 EXCESS = Threshold(
     "loss − loss of the best constant, in nats", math.nan, 3.0, origin="s²/2 for logits of standard deviation s = 2.4"
 )
+FAR_ABOVE = Threshold(
+    "loss at the start / loss where all examples are alike", math.nan, 100.0,
+    origin="about 1 for healthy networks; 30 for a squared error of targets that are not standardized",
+)  # fmt: skip
+ALIKE = Condition("relative change of the loss with the outputs of others", 0.01, origin="rounding is less")
+APART = Condition("the same after Adam's run on eight examples", 0.5, origin="it is above 0.9 where it fits them")
 SOME_SURPRISE = Condition(
     "loss of the best constant, in nats", 0.1,
     origin="below it the labels hardly vary, as those of a GAN's discriminator: the ratio says nothing",
@@ -127,6 +133,35 @@ def _largest_own(evidence: Evidence, inspection: Inspection) -> str:
     }
     largest = max(gains, key=lambda name: gains[name], default="")
     return largest if gains.get(largest, 0.0) > OWN_GAIN.at else ""
+
+
+@rule("bad-initialisation")
+def falls_to_no_answer(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that starts a hundred times above what it is once the network tells no two examples apart, and goes there.
+
+    After the run at its own rate, the outputs of other examples have the same loss; a run of Adam on eight examples
+    does tell them apart. So what falls is the price of outputs that were far too large, and nothing is learned: a
+    temperature or a scale of similarities, such as e^14 where 14 was meant.
+    """
+    trial = evidence.trial
+    if trial is None or trial.own is None or trial.own.paired is None or trial.few is None or trial.few.paired is None:
+        return
+    after = trial.own.paired
+    is_alike = abs(after.gain) < ALIKE.at and trial.few.paired.gain > APART.at
+    if not is_alike or not after.loss > 0 or not FAR_ABOVE.is_severe(trial.loss / after.loss):
+        return
+    yield Finding(
+        rule="bad-initialisation",
+        severity="severe",
+        basis="tried",
+        summary=f"the loss starts at {number(trial.loss)} and falls to {number(after.loss)}, where it is the same with "
+        "the outputs of other examples: what falls is the price of outputs that are far too large.",
+        evidence={"loss before": trial.loss, "loss after": trial.own.loss, "gain by the right outputs": after.gain},
+        limits=FAR_ABOVE.limits(after.loss),
+        reason="An uninformed answer would be far better than the first outputs, and the steps that lead there are so "
+        "large that all examples end at one point.",
+        remedy="# print the outputs, and each scale or temperature that multiplies them, before the first step",
+    )
 
 
 @rule("bad-initialisation")

@@ -69,15 +69,16 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     and the network's own run ends no lower than 3 % below a constant. Severe, too, if its own run and those at all
     other rates that were tried, two at least, end no lower than 3 % below a constant although a probe of the data, by
     the nearest neighbor, a linear or a smooth fit, predicts the targets 8 standard deviations better than chance: then
-    neither the rate nor the labels are to blame. A warning if all of them end no lower than 1 % below it and Adam can
-    fit eight examples: the network may only start slowly. A warning, too, if its own run alone stands still: it moves
-    by less than 0.5 % and less than its standard error. A network that had learned before is not reported.
+    neither the rate nor the labels are to blame, if Adam cannot fit eight examples either. A warning if all of them end
+    no lower than 1 % below it and it can, or was not tried: the network may only start slowly. A warning, too, if its
+    own run alone stands still: it moves by less than 0.5 % and less than its standard error. A network that had learned
+    before is not reported.
     """
     trial = evidence.trial
     if trial is None or trial.has_learned:
         return
     own, few = trial.own, trial.few
-    cannot_fit = few is not None and FIT.is_severe(few.fall)
+    cannot_fit = _cannot_fit_few(trial)
     is_above = own is None or not own.loss < ABOVE.at * (trial.loss if trial.constant is None else trial.constant)
     is_severe = cannot_fit and is_above and not any(trial.outcome(each) == "learns" for each in trial.others)
     stands_still = own is not None and trial.trains is False and trial.outcome(own) not in RISING
@@ -106,7 +107,7 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         )
     yield Finding(
         rule="loss-not-decreasing",
-        severity="severe" if is_severe or (is_lost and not _fits_few(trial)) else "warning",
+        severity="severe" if is_severe or (is_lost and cannot_fit) else "warning",
         basis="tried",
         summary=f"{'; '.join(clauses)}.",
         evidence=numbers,
@@ -198,10 +199,10 @@ def _is_lost(trial: Trial) -> bool:
     )
     if is_fastest and trial.outcome(highest) in FALLING:
         return False
-    least = (SLOWLY if _fits_few(trial) else ABOVE).at * trial.constant
+    least = (ABOVE if _cannot_fit_few(trial) else SLOWLY).at * trial.constant
     return PREDICTS.is_warning(trial.relation.best) and not any(each.loss < least for each in trial.attempts)
 
 
-def _fits_few(trial: Trial) -> bool:
-    """Whether Adam can fit a handful of examples."""
-    return trial.few is not None and not FIT.is_severe(trial.few.fall)
+def _cannot_fit_few(trial: Trial) -> bool:
+    """Whether Adam has tried to fit a handful of examples that had a loss, and could not."""
+    return trial.few is not None and trial.few.before != 0 and FIT.is_severe(trial.few.fall)

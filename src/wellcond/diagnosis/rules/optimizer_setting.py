@@ -16,11 +16,12 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Threshold
+from wellcond.diagnosis.trial_result import Trial
 from wellcond.remedies.usual_settings import LARGE_EPS, LONG_MOMENTUM
 from wellcond.training.optimizers import nonzero_lr
 
 LARGE_EPSILON = Threshold(
-    "Adam's ε", LARGE_EPS, math.nan, origin="it is added to √v, the size of a gradient's entry, some 1e-4 to 1e-2"
+    "Adam's ε", LARGE_EPS, 0.1, origin="it is added to √v, the size of a gradient's entry, some 1e-4 to 1e-2"
 )
 SMALL_EPSILON = Threshold(
     "Adam's ε", 1e-15, math.nan, bad="below", origin="float32 rounds √v to 1e-7 of its size: 1e-22 for entries of 1e-15"
@@ -34,17 +35,20 @@ def odd_settings(evidence: Evidence) -> Iterator[Finding]:
 
     ε ≥ 10⁻³ makes Adam plain momentum with the rate lr/ε; ε ≤ 10⁻¹⁵ lets entries with almost no gradient take full
     steps; β₂ ≤ β₁² diverges on simple problems (Reddi et al. 2018); a momentum of 0.999 forgets in a thousand steps.
-    Severe only if the momentum is 1 or more and the trial shows that the network does not train.
+    Severe only if the momentum is 1 or more and the trial shows that the network does not train, or if ε is 0.1 or
+    more and the network does not learn in it.
     """
     if evidence.optimizer is None:
         return
     group: dict[str, Any] = max(evidence.optimizer.param_groups, key=nonzero_lr)
     does_not_train = evidence.trial is not None and evidence.trial.trains is False
     momentum = float(group.get("momentum") or 0.0)
+    is_slowed = LARGE_EPSILON.is_severe(float(group.get("eps") or 0.0)) and _learns(evidence.trial) is False
+    is_severe = (does_not_train and momentum >= MOMENTUM.severe) or is_slowed
     for what, value, reason, write in _odd(group, momentum):
         yield Finding(
             rule="optimizer-setting",
-            severity="severe" if does_not_train and momentum >= MOMENTUM.severe else "warning",
+            severity="severe" if is_severe else "warning",
             basis="proven",
             summary=f"{what}.",
             evidence={"value": value},
@@ -52,6 +56,10 @@ def odd_settings(evidence: Evidence) -> Iterator[Finding]:
             treatment="larger-eps" if value <= SMALL_EPSILON.warn else "usual-settings",
             remedy=f"for group in optimizer.param_groups:\n    {write}",
         )
+
+
+def _learns(trial: Trial | None) -> bool | None:
+    return None if trial is None or trial.own is None else trial.outcome(trial.own) == "learns" or trial.has_learned
 
 
 def _odd(group: dict[str, Any], momentum: float) -> Iterator[tuple[str, float, str, str]]:

@@ -25,6 +25,7 @@ PREDICTS = Condition(
     "a linear fit of steps at their places, in standard deviations of shuffled targets", 8.0,
     origin="chance exceeds 4 once in 30,000 fits",
 )  # fmt: skip
+BY_CHANCE = Condition("the same of neighbors among sorted steps", 4.0, origin="chance exceeds it once in 30,000 fits")
 BETTER = Threshold(
     "error of a fit of steps at their places / of a fit of their sums", 0.9, 0.5, bad="below",
     origin="above 1 where the order does not matter, because it has more to fit; 0.7 for sets that were sorted",
@@ -54,6 +55,31 @@ def order_lost(evidence: Evidence) -> Iterator[Finding]:
         f", although it tells of the targets: a fit of every step at its place has {number(ratio)} of the error of a "
         "fit of their sums",
         {"error with order / without": ratio, "fit with order, in σ": order.placed.advantage},
+    )
+
+
+@rule("order-lost")
+def told_by_neighbors(evidence: Evidence) -> Iterator[Finding]:
+    """The same if no linear fit shows it: sequences that are alike have the same target, and sorted ones do not.
+
+    Over up to 1024 examples, neighbors or a smooth fit of the steps at their places predict the targets 8 standard
+    deviations better than chance, and of the steps sorted by size less than 4. Severe if a trial shows that the network
+    does not train, a warning if there is none; a network that trains is not reported.
+    """
+    order, trial = None if evidence.behavior is None else evidence.behavior.order, evidence.trial
+    if order is None or order.change > SAME.at or any(True for _ in order_lost(evidence)):
+        return
+    if not order.known > PREDICTS.at or not order.known_unordered < BY_CHANCE.at:
+        return
+    does_not_learn = trial is not None and trial.own is not None and trial.outcome(trial.own) != "learns"
+    if trial is not None and not does_not_learn:
+        return
+    yield _finding(
+        order,
+        "severe" if does_not_learn else "warning",
+        f", although it tells of the targets: similar sequences predict them {number(order.known)} standard deviations "
+        f"better than chance, and similar ones that are sorted {number(order.known_unordered)}",
+        {"told with order, in σ": order.known, "told without order, in σ": order.known_unordered},
     )
 
 

@@ -93,6 +93,32 @@ def alike_slices(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("symmetric-initialisation")
+def copies_of_one_layer(evidence: Evidence) -> Iterator[Finding]:
+    """Layers next to each other that start as copies of one, and get the same gradient, and so stay copies for ever.
+
+    Experts or heads that are deep copies of one layer, whose gate starts at zero, are one expert. Copies whose
+    gradients differ, as the layers of a stack do, are not reported.
+    """
+    inspection = evidence.inspection
+    twins = [] if inspection is None else [w for w in inspection.weights if w.twins]
+    if not twins:
+        return
+    first = max(twins, key=lambda w: len(w.twins))
+    names = ", ".join(repr(name) for name in first.twins)
+    yield Finding(
+        rule="symmetric-initialisation",
+        layer=first.layer,
+        severity="severe",
+        basis="proven",
+        summary=f"{first.layer} and {len(first.twins)} other layer{'s' * (len(first.twins) > 1)} are copies of one, in "
+        "weights and gradients, and stay copies.",
+        evidence={"units": 1.0 + len(first.twins), "different units": 1.0, "RMS of the weight": first.rms},
+        reason="Layers that start identical and get the same gradient are one layer, however many there are.",
+        remedy=f"for name in [{names}]:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))",
+    )
+
+
+@rule("symmetric-initialisation")
 def nearly_alike(evidence: Evidence) -> Iterator[Finding]:
     """Weights whose entries hardly differ, so that all units of a layer are nearly the same.
 

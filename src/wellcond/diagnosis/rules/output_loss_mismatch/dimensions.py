@@ -57,8 +57,8 @@ def broadcast(evidence: Evidence) -> Iterator[Finding]:
 def broadcast_in_step(evidence: Evidence) -> Iterator[Finding]:
     """A training step that compares [N, 1] predictions with [N] numbers that depend on no weight, or the reverse.
 
-    Seen are differences and torch's losses of differences while the step runs, with N the batch size. Differences of
-    two predictions, which a ranking takes of all pairs, are meant so.
+    Seen are differences, products and torch's losses of differences while the step runs, with N the batch size. Those
+    of two predictions, which a ranking takes of all pairs, are meant so.
     """
     inspection = evidence.inspection
     broadcasts = () if inspection is None else inspection.broadcasts
@@ -69,9 +69,9 @@ def broadcast_in_step(evidence: Evidence) -> Iterator[Finding]:
         rule="output-loss-mismatch",
         severity="severe",
         basis="proven",
-        summary=f"the step compares predictions of shape {list(first.predicted)} with {list(first.fixed)} "
-        f"({first.function}), which gives {first.predicted[0]} × {first.predicted[0]} differences: each prediction is "
-        "compared with the targets of all examples.",
+        summary=f"the step combines predictions of shape {list(first.predicted)} with {list(first.fixed)} "
+        f"({first.function}), which gives {first.predicted[0]} × {first.predicted[0]} numbers: each prediction meets "
+        "the targets, or rewards, of all examples.",
         evidence={"examples": float(first.predicted[0]), "function": first.function},
         reason="The best answer to all targets is their mean, whatever the inputs are.",
         remedy="# give both one shape: predictions.squeeze(1), or targets.unsqueeze(1)",
