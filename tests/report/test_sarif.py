@@ -24,6 +24,7 @@ def written(**options: Any) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [None, {place(UNSCALED)}])
 def test_it_is_valid(known: set[tuple[str, str]] | None) -> None:
     jsonschema = pytest.importorskip("jsonschema")
