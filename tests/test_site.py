@@ -1,4 +1,4 @@
-"""The site builds without a warning, and its search works from disk, without a server or a network."""
+"""The site builds without a warning, and works from disk, with its search, without a server or a network."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ ASKED = {
     "FSDP": "guides/several-gpus.html",
 }
 """What people type, and the page that should come first: a case, a guide or a rule before an entry of the API."""
+OPENED = ["rules.html", "architecture.html", "guides/lightning.html", "reproduction/together.html", "errors.html"]
+"""Pages with all that might ask for more: a map, pictures, tables."""
 FOUND = """[...document.querySelectorAll('.md-search-result__item a')].map((link) => link.href)"""
 
 
@@ -39,8 +41,13 @@ def results(opened: Browser, site: Path, words: str) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
+def asked_elsewhere(opened: Browser) -> list[str]:
+    """Addresses that are not on this disk, and complaints."""
+    return [each for each in opened.requests if not each.startswith(("file:", "data:"))] + opened.complaints
+
+
 @pytest.mark.slow
-def test_the_site_builds_and_its_search_answers_from_disk(tmp_path: Path) -> None:
+def test_the_site_builds_and_answers_from_disk(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")
     site = tmp_path / "site"
@@ -50,5 +57,8 @@ def test_the_site_builds_and_its_search_answers_from_disk(tmp_path: Path) -> Non
             listed = results(opened, site, words)
             assert listed[0] == page, words
             assert all((site / path).exists() for path in listed)
-            assert not [address for address in opened.requests if not address.startswith(("file:", "data:"))]
-            assert opened.complaints == []
+            assert asked_elsewhere(opened) == []
+        for page in OPENED:
+            opened.open(site / page)
+            assert asked_elsewhere(opened) == [], page
+            assert opened.run("[...document.images].every((image) => image.naturalWidth > 0)"), page

@@ -1,4 +1,4 @@
-"""The pages of the rules, written from the rules' files: an index with the causal graph, and a page for each."""
+"""The pages of the rules, written from the rules' files: an index with what causes what, and a page for each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import rule_record
 
-from wellcond.diagnosis.causes import KINDS, as_mermaid, kind_of
+from wellcond.diagnosis.causes import KINDS, MUTUAL, as_mermaid, kind_of
 from wellcond.diagnosis.judge import RULES
 from wellcond.diagnosis.probes.behavior import FIRST_PASS, PROBES
 from wellcond.recording.judging.course import RUN_RULES
@@ -34,10 +34,9 @@ whose pages have a section "In a recorded run", and repeats the inspection of `w
 often as its budget pays for."""
 GRAPH = """## What causes what
 
-`diagnose` lists first causes, each with the findings that it explains. An arrow goes from a cause to its effect; where
-several arrows lead from one rule to another, only the detour is drawn. Of two findings in the box, the worse one is
-taken for the cause."""
-NATURAL_SIZE = '%%{init: {"flowchart": {"useMaxWidth": false}}}%%'  # wider than the page: it scrolls
+`diagnose` lists first causes, each with the findings that it explains. What a cause explains through another rule is
+left out here, and so are those that explain nothing. The page of a rule has all of its causes and effects."""
+MUTUAL_GROUP = "Of these, any may explain any other, and the worse one is taken for the cause:"
 PROBES_INTRO = """## What the probes ask
 
 A network is judged by what it does and not by the names of its modules. Each probe changes one thing on the first
@@ -76,8 +75,7 @@ def names() -> list[str]:
 def index() -> str:
     """Tables of all rules, the causal graph and the probes."""
     of_runs = sorted(RUN_RULES.keys() - RULES.keys())
-    graph = f"{GRAPH}\n\n```mermaid\n{NATURAL_SIZE}\n{as_mermaid()}\n```"
-    return "\n\n".join([INTRO, _table(sorted(RULES)), OF_RUNS, _table(of_runs), graph, _probes(), OWN]) + "\n"
+    return "\n\n".join([INTRO, _table(sorted(RULES)), OF_RUNS, _table(of_runs), _graph(), _probes(), OWN]) + "\n"
 
 
 def page(name: str) -> str:
@@ -105,6 +103,21 @@ def _table(rules: Iterable[str]) -> str:
         summary = sections(name)[0].text.partition("\n\n")[0].replace("|", "\\|")
         lines.append(f"| [`{name}`](rules/{name}.md) | {kind_of(name)} | {summary} |")
     return "\n".join(lines)
+
+
+def _graph() -> str:
+    """The causal graph as a table, which needs no script to be drawn."""
+    arrows = [line.strip().split(" --> ") for line in as_mermaid().splitlines() if " --> " in line]
+    effects: dict[str, list[str]] = {}
+    for cause, effect in arrows:
+        effects.setdefault(cause, []).append(effect)
+
+    def links(names: Iterable[str]) -> str:
+        return ", ".join(f"[{name}](rules/{name}.md)" for name in names)
+
+    rows = [f"| {links([cause])} | {links(effects[cause])} |" for cause in sorted(effects)]
+    mutual = f"{MUTUAL_GROUP} {links(sorted(MUTUAL))}."
+    return "\n\n".join([GRAPH, mutual, "\n".join(["| cause | may explain |", "|---|---|", *rows])])
 
 
 def _probes() -> str:
