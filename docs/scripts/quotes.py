@@ -9,9 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 LINK = re.compile(r"\[([^\]]+)\]\([\w./]*#([\w-]+)\)")
-NUMBER = re.compile(
-    r"(?<![\w.^-])(?<!eq\. )(?<!figure )(?:10\^)?\d+(?:[.,]\d+)*(?:e[+-]\d+)?(?: of \d+)?(?: ?%)?"
-)
+NUMBER = re.compile(r"(?<![\w.^-])(?<!eq\. )(?<!figure )(?:10\^)?\d+(?:[.,]\d+)*(?:e[+-]\d+)?(?: of \d+)?(?: ?%)?")
 """The numbers of equations and figures are names."""
 ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
 
