@@ -80,3 +80,13 @@ def test_broadcast_outputs_have_another_loss_in_the_targets_shape() -> None:
     assert output.reshaped_loss == pytest.approx(float((model(f)[:, 0] - y).square().mean().detach()))
     assert output.loss == pytest.approx(float((model(f) - y).square().mean().detach()))
     assert output.reshaped_perfect_loss == 0.0
+
+
+def test_right_outputs_for_soft_labels_are_their_own_log_odds() -> None:
+    """One-sided smoothing, as discriminators have it: the loss of right outputs is the entropy of the labels."""
+    labels = torch.tensor([[0.9], [0.0], [0.9], [0.0]]).double()
+    of = facts(normal(4, 1), labels, nn.BCEWithLogitsLoss())
+    entropy = float(torch.special.entr(torch.tensor([0.9, 0.1]).double()).sum()) / 2
+    assert of.perfect_loss == pytest.approx(entropy, abs=1e-4)
+    assert of.uninformed_loss is not None
+    assert of.perfect_loss < of.uninformed_loss

@@ -91,7 +91,12 @@ class OtherOutputs:
         return None if target is None else self.at(self._correct(target))
 
     def _correct(self, target: Tensor) -> Tensor:
-        return ((target - 0.5) * 2 * CORRECT_LOGIT if self.kind == "bce-logits" else target).to(self.outputs.dtype)
+        """Outputs that are right: of soft labels, such as 0.9, their own log-odds."""
+        if self.kind != "bce-logits":
+            return target.to(self.outputs.dtype)
+        odds = target.double().clamp(0, 1).logit().clamp(-CORRECT_LOGIT, CORRECT_LOGIT)
+        is_hard = (target <= 0) | (target >= 1)  # labels that are no probabilities keep their side and size
+        return torch.where(is_hard, (target - 0.5) * 2 * CORRECT_LOGIT, odds).to(self.outputs.dtype)
 
     def reshaped(self) -> float | None:
         """The loss of [N, 1] outputs in the shape [N] of the targets; it differs if the loss broadcasts."""
