@@ -223,7 +223,7 @@ def test_epsilon_that_vanishes_in_half_precision_is_named() -> None:
     def model() -> nn.Module:
         return Half(*network()).half()
 
-    assert "eps=1e-08 is zero in torch.float16" in findings(of(Adam, lr=1e-3), model())["non-finite"].summary
+    assert "eps=1e-08 is zero in float16" in findings(of(Adam, lr=1e-3), model())["non-finite"].summary
     assert "non-finite" not in findings(of(Adam, lr=1e-3, eps=1e-4), model())
 
 
