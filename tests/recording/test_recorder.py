@@ -219,7 +219,7 @@ def new_everything(model: nn.Sequential) -> None:
 def test_parameters_that_are_exchanged_in_the_middle_of_a_run(change: Any, layers: int, share: float) -> None:
     rec = classification(change)
     finding = rec.findings[0]
-    assert (finding.rule, finding.severity) == ("lost-updates", "severe")
+    assert (finding.rule, finding.severity) == ("no-gradient", "severe")
     assert finding.step == pytest.approx(60, abs=2)
     assert finding.layer == ("2" if layers == 1 else "0")
     assert finding.evidence.get("layers", 1.0) == layers

@@ -145,8 +145,8 @@ class Matched(nn.Module):
 @pytest.mark.parametrize("is_frozen", [True, False])
 def test_a_critic_that_another_optimizer_may_hold_is_not_accused(is_frozen: bool) -> None:
     def step(model: Matched, batch: Any) -> Tensor:
-        made = model.critic(model.generator(torch.randn(len(batch), 4))).relu().mean(0)
-        return F.mse_loss(made, model.critic(batch).relu().mean(0))
+        generated = model.critic(model.generator(torch.randn(len(batch), 4))).relu().mean(0)
+        return F.mse_loss(generated, model.critic(batch).relu().mean(0))
 
     model = Matched()
     model.critic.requires_grad_(not is_frozen)

@@ -21,7 +21,6 @@ import numpy as np
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
-from wellcond.recording.judging.held import unheld_layers
 from wellcond.recording.judging.layer_changes import around
 from wellcond.recording.judging.levels import began, finite, last_before, median
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
@@ -31,7 +30,6 @@ from wellcond.results.quantities import (
     LOSS_SCALE,
     LOST_UPDATES,
     SKIPPED_STEPS,
-    UNHELD_SHARE,
     UPDATE_RATIO,
     WEIGHT_NORM,
 )
@@ -176,28 +174,6 @@ def steps_are_undone(evidence: RunEvidence) -> Iterator[Finding]:
         remedy="# look for load_state_dict() or copy_() in the loop, and load weights once",
         step=begin,
     )
-
-
-@run_rule("lost-updates", quantity=UNHELD_SHARE)
-def parameters_are_replaced(evidence: RunEvidence) -> Iterator[Finding]:
-    """Weights with a gradient that the optimizer held before, and does not since a step. Severe.
-
-    The model has got new parameters, and the optimizer goes on with the old ones.
-    """
-    for each in unheld_layers(evidence):
-        if each.step > 1:
-            yield Finding(
-                rule="lost-updates",
-                layer=each.layer,
-                severity="severe",
-                basis="proven",
-                summary=f"since step {each.step} the optimizer does not hold {each.share:.0%} of the weights of "
-                f"{named(each.layer)}: no step moves them, although they have a gradient.",
-                evidence={"share of the layer's weights": each.share},
-                reason="The layer has got new parameters, and the optimizer goes on with those it was created with.",
-                remedy="# change weights in place, layer.weight.data.copy_(new), or make the optimizer again",
-                step=each.step,
-            )
 
 
 def _start_of_fall(scales: Series) -> int:

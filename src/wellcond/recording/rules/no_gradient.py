@@ -103,6 +103,28 @@ def not_held(evidence: RunEvidence) -> Iterator[Finding]:
         )
 
 
+@run_rule("no-gradient", quantity=UNHELD_SHARE)
+def parameters_are_replaced(evidence: RunEvidence) -> Iterator[Finding]:
+    """Weights with a gradient that the optimizer held before, and does not since a step. Severe.
+
+    The model has got new parameters, and the optimizer goes on with the old ones.
+    """
+    for each in unheld_layers(evidence):
+        if each.step > 1:
+            yield Finding(
+                rule="no-gradient",
+                layer=each.layer,
+                severity="severe",
+                basis="proven",
+                summary=f"since step {each.step} the optimizer does not hold {each.share:.0%} of the weights of "
+                f"{named(each.layer)}: no step moves them, although they have a gradient.",
+                evidence={"share of the layer's weights": each.share},
+                reason="The layer has got new parameters, and the optimizer goes on with those it was created with.",
+                remedy="# change weights in place, layer.weight.data.copy_(new), or make the optimizer again",
+                step=each.step,
+            )
+
+
 def _finding(still: Stillness) -> Finding:
     return Finding(
         rule="no-gradient",
