@@ -45,18 +45,23 @@ def no_gradient(evidence: RunEvidence) -> Iterator[Finding]:
     """A layer whose gradient or update has been exactly zero for four samples or more, while others are not.
 
     A warning; a note if it has no gradient at all any more, as a layer that is frozen on purpose. What never had one is
-    not reported.
+    not reported, nor is a layer that the optimizer does not hold, which has a finding of its own.
     """
+    unheld = {each.layer for each in unheld_layers(evidence)}
     for each in still_layers(evidence, int(SAMPLES.at)):
-        yield _finding(each)
+        if each.layer not in unheld:
+            yield _finding(each)
 
 
 @run_rule("no-gradient", quantity=GRADIENT_NORM)
 def nothing_learns(evidence: RunEvidence) -> Iterator[Finding]:
     """The gradient of the whole network is exactly zero since a step, for three samples or more; the loss is not.
 
-    Severe. A loss of exactly zero, as of margins that all examples keep, has no gradient and is no fault.
+    Severe. A loss of exactly zero, as of margins that all examples keep, has no gradient and is no fault. Nor are
+    weights meant that the optimizer does not hold, whose gradients it does not clear.
     """
+    if any(True for _ in unheld_layers(evidence)):
+        return
     series = finite(evidence.history.series(GRADIENT_NORM))
     start = last_before(series.values == 0)
     losses = evidence.loss.series
