@@ -15,7 +15,7 @@ from wellcond.errors import LostRank
 PATIENCE: Final = timedelta(seconds=20)
 """How long processes wait for each other at the beginning of a call."""
 LATE = """\
-not every process called {name} within {seconds:g} s: {who}.
+not every process called {name} within {seconds:g} s: rank {missing} did not.
 Every process must make the call, at the same place of the script: not inside `if rank == 0:`."""
 
 
@@ -40,31 +40,28 @@ class Meetings:
             call: What they call.
 
         Raises:
-            LostRank: Some do not come, or have waited too long for this one.
+            LostRank: Some do not come. This process is not here either then, and may come again.
         """
         store, key = self._store, f"{self._name} {self._count}"
-        everyone, too_late = f"{key} all", f"{key} too late"
-        if not store.check([f"{key} {self._rank}"]):  # it may have waited before, without the others
-            store.set(f"{key} {self._rank}", "")
-            if store.add(key, 1) == len(self._ranks):
-                store.set(everyone, "")
-        if store.check([too_late]):
-            raise LostRank(_late(call, f"rank {self._rank} came later"))
+        own, everyone = f"{key} {self._rank}", f"{key} all"
+        store.set(own, "")
+        if store.add(key, 1) == len(self._ranks):
+            store.set(everyone, "")
         try:
             store.wait([everyone], PATIENCE)
         except RuntimeError as error:
-            store.set(too_late, "")
             missing = [str(rank) for rank in self._ranks if not store.check([f"{key} {rank}"])]
-            raise LostRank(_late(call, f"rank {' and '.join(missing)} did not")) from error
-        self._forget(f"{self._name} {self._count - 1}")
+            store.delete_key(own)
+            store.add(key, -1)
+            late = LATE.format(name=call, seconds=PATIENCE.total_seconds(), missing=" and ".join(missing))
+            raise LostRank(late) from error
+        if self._count:
+            self._forget(f"{self._name} {self._count - 1}")
         self._count += 1
 
     def _forget(self, key: str) -> None:
         """Delete what is left of the meeting before, which all processes have ended."""
-        left = [f"{key} {self._rank}", *([key, f"{key} all"] if self._rank == self._ranks[0] else [])]
-        for each in left if self._count else []:
-            self._store.delete_key(each)
-
-
-def _late(call: str, who: str) -> str:
-    return LATE.format(name=call, seconds=PATIENCE.total_seconds(), who=who)
+        self._store.delete_key(f"{key} {self._rank}")
+        if self._rank == self._ranks[0]:
+            for each in (key, f"{key} all"):
+                self._store.delete_key(each)

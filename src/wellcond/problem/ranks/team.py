@@ -55,12 +55,13 @@ class Team:
         self.wire: dict[str, int] = {}
         self._first = ranks[0]
         self._doing, self._lost = name, ""
+        self._control: Any = None
         number = _made[str(ranks)]
         Meetings(f"new team {number}", ranks).wait(name)
-        with self._talking():
-            self._control: Any = _connected(ranks)
         _made[str(ranks)] += 1
         self._meetings = Meetings(f"team {number}", ranks)
+        with self._talking():
+            self._control = _connected(f"{number} of {ranks}", self.rank, self.size)
 
     @classmethod
     def of(cls, group: Any, name: str) -> Team:
@@ -109,9 +110,9 @@ class Team:
         with self._talking():
             content = _packed(message) if self.leads else torch.empty(0, dtype=torch.uint8)
             length = torch.tensor([len(content)])
-            distributed.broadcast(length, self._first, self._control)
+            self._broadcast(length)
             content = content if self.leads else torch.empty(int(length), dtype=torch.uint8)
-            distributed.broadcast(content, self._first, self._control)
+            self._broadcast(content)
             if self.leads:
                 self._count("orders", len(content) * (self.size - 1))
         return message if self.leads else _unpacked(content)
@@ -152,7 +153,7 @@ class Team:
         for places in by_kind.values():
             flat = torch.cat([tensors[place].reshape(-1) for place in places])
             with self._talking():
-                distributed.broadcast(flat, self._first, self._over(flat))
+                self._broadcast(flat)
             self._count(what, flat.numel() * flat.element_size())
             for place, part in zip(places, _split_like(flat, [tensors[place] for place in places]), strict=True):
                 shared[place] = part
@@ -167,26 +168,32 @@ class Team:
         """
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         with self._talking():
-            distributed.all_reduce(flat, group=self._over(flat))
+            if flat.is_cpu:
+                self._control.allreduce([flat]).wait()
+            else:
+                distributed.all_reduce(flat, group=self.group)
         # a ring sends every part twice but for one's own: 2 (n − 1)/n of the whole
         self._count(what, 2 * (self.size - 1) * flat.numel() * flat.element_size() // self.size)
         return _split_like(flat, tensors)
 
-    def _over(self, tensor: Tensor) -> Any:
-        """The group that sends a tensor: gloo from the host's memory, and that of the training from a GPU's."""
-        return self._control if tensor.device.type == "cpu" else self.group
+    def _broadcast(self, tensor: Tensor) -> None:
+        """Gloo sends from the memory of the host, the group of the training from that of a GPU."""
+        if tensor.is_cpu:
+            self._control.broadcast([tensor]).wait()
+        else:
+            distributed.broadcast(tensor, self._first, self.group)
 
     def _send(self, message: Any, rank: int, what: str) -> None:
         content = _packed(message)
-        distributed.send(torch.tensor([len(content)]), group=self._control, group_dst=rank)
-        distributed.send(content, group=self._control, group_dst=rank)
+        self._control.send([torch.tensor([len(content)])], rank, 0).wait()
+        self._control.send([content], rank, 0).wait()
         self._count(what, len(content))
 
     def _received(self, rank: int) -> Any:
         length = torch.empty(1, dtype=torch.long)
-        distributed.recv(length, group=self._control, group_src=rank)
+        self._control.recv([length], rank, 0).wait()
         content = torch.empty(int(length), dtype=torch.uint8)
-        distributed.recv(content, group=self._control, group_src=rank)
+        self._control.recv([content], rank, 0).wait()
         return _unpacked(content)
 
     def _count(self, what: str, size: int) -> None:
@@ -212,25 +219,16 @@ class Team:
 
     def leave(self) -> None:
         """Close the connections, so that no other process waits for this one."""
-        control, self._control = self._control, None
+        self._control = None
         self._lost = self._lost or LEFT.format(name=self._doing)
-        if control is not None:
-            with contextlib.suppress(RuntimeError, ValueError, AssertionError):
-                distributed.destroy_process_group(control)
 
 
-def _connected(ranks: list[int]) -> Any:
-    """A group of these processes on gloo, whose members wait for each other as long as another measures."""
-    control = distributed.new_group(
-        ranks,
-        timeout=PATIENCE,
-        backend="gloo",
-        # processes count the groups that all of them make; where only some do, these must find a name by themselves
-        use_local_synchronization=len(ranks) < distributed.get_world_size(),
-        group_desc="wellcond",
-    )
-    distributed.distributed_c10d._set_pg_timeout(LONGEST, control)
-    return control
+def _connected(name: str, rank: int, size: int) -> Any:
+    """Connections of some processes on gloo, of which the training knows nothing."""
+    store = distributed.PrefixStore(f"wellcond {name}", distributed.distributed_c10d._get_default_store())
+    connected = distributed.ProcessGroupGloo(store, rank, size, PATIENCE)
+    connected._set_default_timeout(LONGEST)  # a process waits for an order as long as another measures
+    return connected
 
 
 def _split_like(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
