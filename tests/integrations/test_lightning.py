@@ -7,12 +7,15 @@ import doctest
 import importlib
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from plain import Clock, assert_same
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -286,3 +289,26 @@ def test_the_examples_in_docstrings(integration: Any) -> None:
     result = doctest.testmod(integration)
     assert result.attempted
     assert not result.failed
+
+
+def test_all_processes_of_a_sharded_model_record_and_of_another_the_first(
+    integration: Any, kinds: dict[str, Any], process_group: None
+) -> None:
+    def recorder_of_another_process(sharded: bool) -> Any:
+        module = kinds["automatic"]()
+        if sharded:
+            fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
+        trainer = SimpleNamespace(
+            is_global_zero=False,
+            precision_plugin=None,
+            lr_scheduler_configs=[],
+            optimizers=[torch.optim.SGD(module.parameters(), lr=0.1)],
+        )
+        callback = integration.RecorderCallback()
+        callback.on_train_start(trainer, module)
+        return callback.recorder
+
+    assert recorder_of_another_process(sharded=False) is None
+    recorder = recorder_of_another_process(sharded=True)
+    assert "norms are those of whole parameters" in recorder.notes[0]
+    recorder.close()

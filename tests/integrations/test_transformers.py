@@ -7,12 +7,15 @@ import functools
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from plain import Clock, assert_recorded, assert_same, plain_loop
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
 import wellcond as wc
@@ -241,3 +244,22 @@ def test_adapters(transformers: Any, integration: Any, tmp_path: Path) -> None:
     losses, norms = plain_loop(models[1], optimizer, loss_of, batches * 2, 1)
     assert all("lora" in layer for layer in norms if layer)
     assert_recorded(callback.recorder, losses, norms)
+
+
+def test_all_processes_of_a_sharded_model_record_and_of_another_the_first(
+    transformers: Any, integration: Any, process_group: None, tmp_path: Path
+) -> None:
+    def recorder_of_another_process(sharded: bool) -> Any:
+        model = language_model(transformers)
+        callback = integration.RecorderCallback(made(transformers, tmp_path, model, sentences()))
+        if sharded:
+            fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        state = SimpleNamespace(is_world_process_zero=False)
+        callback.on_train_begin(None, state, None, model=model, optimizer=optimizer)
+        return callback.recorder
+
+    assert recorder_of_another_process(sharded=False) is None
+    recorder = recorder_of_another_process(sharded=True)
+    assert "norms are those of whole parameters" in recorder.notes[0]
+    recorder.close()

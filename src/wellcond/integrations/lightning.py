@@ -19,6 +19,7 @@ from wellcond.errors import MissingExtra
 from wellcond.integrations.lightning_plan import planned
 from wellcond.integrations.lightning_step import detached, training_step
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
+from wellcond.network.whole import holds_shards
 from wellcond.recording.recorder import Recorder
 from wellcond.treatment.treatment import Treatment
 
@@ -74,7 +75,7 @@ class RecorderCallback(Callback):  # type: ignore[misc]
         self._losses: list[Tensor] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero and not holds_shards(pl_module):  # whose norms all processes add up
             return
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]

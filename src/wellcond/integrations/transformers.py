@@ -21,6 +21,7 @@ from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.errors import MissingExtra
 from wellcond.integrations.plan import Plan, swapped
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
+from wellcond.network.whole import holds_shards
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.recording.recorder import Recorder
@@ -62,10 +63,11 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.on_train_end(args, state, control)  # where the last training ended by an error
-        if not state.is_world_process_zero:
+        model, optimizer = kwargs["model"], kwargs["optimizer"]
+        if not state.is_world_process_zero and not holds_shards(model):  # whose norms all processes add up
             return
         trainer = self._trainer
-        model, optimizer, scaler = kwargs["model"], kwargs["optimizer"], trainer.accelerator.scaler
+        scaler = trainer.accelerator.scaler
         self.recorder = Recorder(model, optimizer, loss_of(trainer), scaler=scaler, **self._options)
         original = trainer.training_step
 
