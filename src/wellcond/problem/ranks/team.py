@@ -225,8 +225,9 @@ class Team:
 
 def _connected(name: str, rank: int, size: int) -> Any:
     """Connections of some processes on gloo, of which the training knows nothing."""
-    store = distributed.PrefixStore(f"wellcond {name}", distributed.distributed_c10d._get_default_store())
-    connected = distributed.ProcessGroupGloo(store, rank, size, PATIENCE)
+    c10d: Any = distributed.distributed_c10d
+    store = c10d.PrefixStore(f"wellcond {name}", c10d._get_default_store())
+    connected = c10d.ProcessGroupGloo(store, rank, size, PATIENCE)
     connected._set_default_timeout(LONGEST)  # a process waits for an order as long as another measures
     return connected
 
