@@ -140,9 +140,7 @@ def test_the_rule_and_the_remedy_of_the_contributors_page_work(monkeypatch: pyte
 
 
 def test_readme_tour_and_guides_have_code_that_runs() -> None:
-    """That of several GPUs needs several processes."""
-    expected = {ROOT / "README.md", DOCS / "index.md", DOCS / "tour.md", *(DOCS / "guides").glob("*.md")}
-    assert expected - set(WITH_CODE) == {DOCS / "guides" / "several-gpus.md"}
+    assert {ROOT / "README.md", DOCS / "index.md", DOCS / "tour.md", *(DOCS / "guides").glob("*.md")} <= set(WITH_CODE)
 
 
 @cache
