@@ -193,6 +193,18 @@ def test_targets_of_a_hundred_thousandth_are_seen() -> None:
     assert "unscaled-target" in every
 
 
+@pytest.mark.parametrize("are_squared", [False, True])
+def test_targets_that_the_loss_standardizes_are_compared_with_their_sign(are_squared: bool) -> None:
+    x, _ = table()
+    y = 4e5 + 1e5 * x[:, :1]
+    model = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs.square() if are_squared else outputs, (targets - 4e5) / 1e5)
+
+    assert ("output-loss-mismatch" in findings(model, loss, (x, y))) is are_squared
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "is_lost"), [(1, True), (7, False)])
 def test_an_order_that_only_neighbors_show(kernel: int, is_lost: bool) -> None:

@@ -115,8 +115,8 @@ def sight(subject: Subject) -> Sight | None:
         is_crossed=is_by_example and not is_unpaired and _is_crossed(exchanged, outputs),
         is_scattered=_is_scattered(exchanged, outputs),
         rewards_wrong=is_bounded and _rewards_wrong(exchanged),
-        is_even=are_same([exchanged.loss(-outputs)]),
-        ignores_scale=are_same([exchanged.loss(FAR * outputs)]),
+        is_even=are_same([exchanged.loss(-outputs)]) and _stays(exchanged, -1),
+        ignores_scale=are_same([exchanged.loss(FAR * outputs)]) and _stays(exchanged, FAR),
         ignores_negative=slopes is not None and _is_zero_below(around_zero, slopes),
         shifts=tuple(dim for dim, shifted in _shifted(outputs, draw) if are_same([exchanged.loss(shifted)])),
         at_labels=math.nan if labels is None else exchanged.loss(labels),
@@ -162,6 +162,12 @@ def _with_one_target(exchanged: ExchangedOutputs, outputs: Tensor) -> Iterator[f
 
 def _spread(losses: list[float], value: float) -> float:
     return max(abs(each - value) for each in losses)
+
+
+def _stays(exchanged: ExchangedOutputs, factor: float) -> bool:
+    """Whether the loss of the model's own outputs stays the same with a factor: much larger ones hide the targets."""
+    value, other = exchanged.loss(), exchanged.loss(factor * exchanged.outputs)
+    return abs(other - value) <= EQUAL * abs(value)
 
 
 def _sees_targets(exchanged: ExchangedOutputs) -> bool:
