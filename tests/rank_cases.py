@@ -126,6 +126,13 @@ def in_both(model: nn.Module) -> nn.Module:
     return model
 
 
+def in_hybrid(model: nn.Module) -> nn.Module:
+    """FSDP2 over pairs of processes, which are replicas of each other."""
+    shape = distributed.get_world_size() // 2, 2
+    fully_shard(model, mesh=init_device_mesh("cpu", shape, mesh_dim_names=("replica", "shard")))
+    return model
+
+
 Wrap = Callable[[nn.Module], nn.Module]
 
 

@@ -71,9 +71,11 @@ def outcomes(function: Callable[..., Any], size: int, *args: Any, seconds: float
 
 def in_ranks(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
     """What `function(rank, *args)` returns in each of `size` processes; all must return."""
-    ended = outcomes(function, size, *args)
-    assert not [outcome for outcome in ended if outcome.error], "\n".join(each.trace or each.error for each in ended)
-    return [outcome.value for outcome in ended]
+    results = outcomes(function, size, *args)
+    assert not [outcome for outcome in results if outcome.error], "\n".join(
+        each.trace or each.error for each in results
+    )
+    return [outcome.value for outcome in results]
 
 
 def _received(receiver: Connection, until: float) -> Outcome:

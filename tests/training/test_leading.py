@@ -22,6 +22,7 @@ from rank_cases import (
     in_both,
     in_ddp,
     in_fsdp,
+    in_hybrid,
     in_mixed_fsdp,
     in_offloaded_fsdp,
     in_tensor_parallel,
@@ -34,13 +35,14 @@ from rank_cases import (
 )
 from ranks import in_ranks
 from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import fully_shard
 from torch.optim import SGD, AdamW, Optimizer
 from torch.utils._pytree import tree_flatten, tree_leaves
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
-from wellcond.errors import InvalidProblem, Unsupported
+from wellcond.errors import InvalidProblem, UnknownLayer, Unsupported
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.leading import led
 
@@ -94,6 +96,7 @@ SETUPS = {
     "tensor parallel 2": Setup(in_tensor_parallel, 2, {"perceptron": ALL}, 1),
     "DDP 4": Setup(in_ddp, 4, {"perceptron": ALL, "BatchNorm, batch": FEW, "tied transformer": FEW}, 4),
     "FSDP2 4": Setup(in_fsdp, 4, {"perceptron": ALL, "BatchNorm, batch": FEW, "tied transformer": FEW}, 4),
+    "FSDP2 4 in two replicas": Setup(in_hybrid, 4, {"perceptron": ("max_lr",)}, 4),
     "FSDP2 2 of tensor parallel 2": Setup(in_both, 4, {"perceptron": ("max_lr", "suggest_lr")}, 2),
 }
 
@@ -189,8 +192,8 @@ def copies_and_training(rank: int) -> None:
     model = in_ddp(network.model)
     own = part_of(network.batches, rank, 2)
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    copied = losses_of_a_copy(wc.Problem(model, network.loss, own), optimizer, 5)
-    trained = []
+    of_copy = losses_of_a_copy(wc.Problem(model, network.loss, own), optimizer, 5)
+    losses = []
     for step in range(5):
         x, y = own[step % len(own)]
         optimizer.zero_grad()
@@ -199,17 +202,20 @@ def copies_and_training(rank: int) -> None:
         optimizer.step()
         mean = loss.detach().clone()
         distributed.all_reduce(mean)
-        trained.append(float(mean) / 2)
-    assert copied == pytest.approx(trained, rel=1e-12)
+        losses.append(float(mean) / 2)
+    assert of_copy == pytest.approx(losses, rel=1e-12)
 
 
 def loaders(rank: int) -> None:
     network = perceptron()
     model = in_ddp(network.model)
     data = TensorDataset(*(torch.cat(part) for part in zip(*network.batches, strict=True)))
-    sampled = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, shuffle=False))
+    distributed_loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, shuffle=False))
     expected = numbers(wc.conditioning(wc.Problem(NETWORKS["perceptron"]().model, network.loss, network.batches)))
-    assert largest_difference(numbers(wc.conditioning(wc.Problem(model, network.loss, sampled))), expected) < DOUBLE
+    assert (
+        largest_difference(numbers(wc.conditioning(wc.Problem(model, network.loss, distributed_loader))), expected)
+        < DOUBLE
+    )
 
     own = TensorDataset(*(tensor[rank::2] for tensor in data.tensors))
     generator = torch.Generator().manual_seed(5 + rank)
@@ -236,7 +242,8 @@ def uneven(rank: int) -> None:
     problem = wc.Problem(in_ddp(network.model), network.loss, own)
     expected = wc.Problem(NETWORKS["perceptron"]().model, network.loss, network.batches[:2])
     for call in FEW:
-        of_both, of_all = (numbers(CALLS[call](each, SGD(each.model.parameters()))) for each in (problem, expected))
+        # before its first step, Adam divides by the present gradients
+        of_both, of_all = (numbers(CALLS[call](each, AdamW(each.model.parameters()))) for each in (problem, expected))
         assert largest_difference(of_both, of_all) < DOUBLE, call
     wc.suggest_lr(problem, steps=5, max_steps=20)
 
@@ -273,7 +280,7 @@ def sharded_weights_move_on(rank: int) -> None:
     """A call of all measures the weights as they are now; what each process measures for itself refuses old ones."""
     network = perceptron()
     own = part_of(network.batches, rank, 2)
-    model = in_fsdp(network.model)
+    model = fully_shard(network.model)
     optimizer = SGD(model.parameters(), lr=0.5)
     problem = wc.Problem(model, network.loss, own)
     first = wc.max_lr(problem).value
@@ -284,12 +291,16 @@ def sharded_weights_move_on(rank: int) -> None:
     with pytest.raises(InvalidProblem, match="weights have changed"):
         hessian @ vector
     plain = perceptron()
-    trained = SGD(plain.model.parameters(), lr=0.5)
+    plain_optimizer = SGD(plain.model.parameters(), lr=0.5)
     plain.loss(plain.model(plain.batches[0][0]), plain.batches[0][1]).backward()
-    trained.step()
+    plain_optimizer.step()
     now = wc.max_lr(wc.Problem(plain.model, plain.loss, plain.batches)).value
+    bytes_before = problem.team.wire["products"]
     assert wc.max_lr(problem).value == pytest.approx(now, rel=DOUBLE)
     assert abs(now / first - 1) > 1e-3
+    assert (
+        problem.team.wire["products"] > bytes_before
+    )  # each process does its share, also after the weights have moved
     with torch.no_grad():
         model(own[0][0])  # after which FSDP2 holds the outermost parameters as a whole
     assert wc.max_lr(problem).value == pytest.approx(now, rel=DOUBLE)
@@ -316,6 +327,9 @@ def calls_inside_of_calls(rank: int) -> None:
     assert set(refusals) == ({0} if rank == 0 else set())
     assert diagnosis.evidence.optimizer is optimizer
     assert rank == 0 or diagnosis.evidence.problem is problem
+
+    with pytest.raises(UnknownLayer, match="there is no layer or parameter 'nine'"):
+        wc.conditioning(problem, layers=["nine"])
 
     def give_up(_: Any) -> None:
         raise KeyError("my callback")

@@ -65,10 +65,7 @@ class _Together:
         self.team.is_busy = True
         try:
             with rng_kept(self.problem.device), loader_generators_kept(self.problem.loader):
-                shares = self.team.everyone(self.problem.data_share)
-                firsts = {share: rank for rank, share in reversed([*enumerate(shares)])}
-                with contextlib.closing(Member(self.team, self.problem, sorted(firsts.values()))) as member:
-                    outcome = self._outcome(member, call, args, kwargs)
+                outcome = self._outcome(call, args, kwargs)
         except CallEnded as end:
             raise LostRank(str(end)) from end.__cause__
         except BaseException:  # of this process alone: the others must not wait for it
@@ -80,7 +77,7 @@ class _Together:
             raise outcome
         return outcome
 
-    def _outcome(self, member: Member, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _outcome(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What the call returns or raises, the same in all processes."""
         outcome: Any = None
         try:
@@ -88,11 +85,14 @@ class _Together:
                 args, kwargs = self._with_whole_optimizers(args, kwargs)
         except Failed as failed:
             outcome = failed.error
+        shares = self.team.everyone(self.problem.data_share)
+        firsts = {share: rank for rank, share in reversed([*enumerate(shares)])}
         content = _Content(self.problem, args, kwargs)
-        if not self.team.leads:
-            return content.unpacked(member.serve())
-        if outcome is None:
-            outcome = self._led(member, call, args, kwargs)
+        with contextlib.closing(Member(self.team, self.problem, sorted(firsts.values()))) as member:
+            if not self.team.leads:
+                return content.unpacked(member.serve())
+            if outcome is None:
+                outcome = self._led(member, call, args, kwargs)
         if not self.team.is_lost:  # as it is if this process was interrupted in the middle of a message
             with interrupts_held():
                 self.team.tell((END, (content.packed(outcome),), ()))
@@ -177,12 +177,36 @@ class _Content:
         return _Reader(content, self._here | {"problem": self.problem}, self.problem.device).load()
 
     def _dumped(self, outcome: Any) -> bytes:
-        names = {id(value): name for name, value in self._here.items() if _is_named(value)}
         buffer = io.BytesIO()
-        writer = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
-        writer.persistent_id = lambda value: "problem" if isinstance(value, Problem) else names.get(id(value))  # type: ignore[method-assign]
-        writer.dump(outcome)
+        _Writer(buffer, {id(value): name for name, value in self._here.items() if _is_named(value)}).dump(outcome)
         return buffer.getvalue()
+
+
+class _Writer(pickle.Pickler):
+    """Packs an outcome for other processes.
+
+    Args:
+        buffer: Where it is written.
+        names: Names of objects that the others have too, by their `id`.
+    """
+
+    def __init__(self, buffer: io.BytesIO, names: dict[int, str]) -> None:
+        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
+        self._names = names
+
+    def persistent_id(self, value: Any) -> str | None:
+        return "problem" if isinstance(value, Problem) else self._names.get(id(value))
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, BaseException):  # whose class may be made with other arguments than its message
+            return _exception, (type(value), value.args, vars(value))
+        return NotImplemented
+
+
+def _exception(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
 
 
 class _Reader(pickle.Unpickler):

@@ -59,10 +59,15 @@ def killed_in_a_product(rank: int, size: int) -> None:
 
 def killed_in_a_part(rank: int, size: int) -> None:
     """A diagnosis goes on if a part fails, but not if a process is lost."""
+
+    def not_afterwards(_: Any) -> None:
+        assert not problem.team.is_lost
+
     network = perceptron()
     own = Watched(part_of(network.batches, rank, size), lambda count: die() if rank == 1 and count == 14 else None)
     model = in_fsdp(network.model)
-    wc.diagnose(wc.Problem(model, network.loss, own), SGD(model.parameters(), lr=0.1))
+    problem = wc.Problem(model, network.loss, own)
+    wc.diagnose(problem, SGD(model.parameters(), lr=0.1), on_part=not_afterwards)
 
 
 def killed_while_rank_0_computes_by_itself(rank: int, size: int) -> None:
@@ -82,9 +87,9 @@ def killed_while_rank_0_computes_by_itself(rank: int, size: int) -> None:
     [(killed_in_a_product, 4), (killed_in_a_part, 2), (killed_while_rank_0_computes_by_itself, 3)],
 )
 def test_all_others_know_soon_that_a_process_was_killed(function: Any, size: int) -> None:
-    ended = outcomes(function, size, size, seconds=SOON)
-    assert ended.pop(1) == DIED
-    for outcome in ended:
+    results = outcomes(function, size, size, seconds=SOON)
+    assert results.pop(1) == DIED
+    for outcome in results:
         assert outcome.error.startswith("LostRank: a process of this training has ended"), outcome
         assert outcome.seconds < SOON / 2
 
@@ -133,9 +138,9 @@ def nobody_waits_forever(rank: int) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_process_that_does_not_come_or_calls_something_else_is_named() -> None:
-    ended = outcomes(nobody_waits_forever, 2, seconds=SOON)
-    assert not any(outcome.error for outcome in ended), ended
-    first, second = (outcome.value for outcome in ended)
+    results = outcomes(nobody_waits_forever, 2, seconds=SOON)
+    assert not any(outcome.error for outcome in results), results
+    first, second = (outcome.value for outcome in results)
     assert first["problem of one"].startswith("LostRank: not every process called Problem within 1 s: rank 1 did not.")
     assert "not inside `if rank == 0:`" in first["problem of one"]
     assert "called Recorder within 1 s: rank 1 did not" in first["recorder of one"]
@@ -146,8 +151,8 @@ def test_a_process_that_does_not_come_or_calls_something_else_is_named() -> None
         assert errors["other calls"].startswith("InvalidProblem: the processes make different calls: rank 0 max_lr(")
         assert "rank 1 neurons(" in errors["other calls"]
         assert "batchnorm='batch')), rank 1 max_lr(" in errors["other problems"]
-        worked = "problem of both", "same call", "new problem", "call of the new problem"
-        assert [errors[name] for name in worked] == ["", "", "", ""]
+        good = "problem of both", "same call", "new problem", "call of the new problem"
+        assert [errors[name] for name in good] == ["", "", "", ""]
 
 
 # an exception in one process

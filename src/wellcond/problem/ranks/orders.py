@@ -199,8 +199,8 @@ def shared_work(team: Team) -> Iterator[None]:
         yield
     except LostRank:
         raise
-    except Exception as raised:  # the user's model and data may raise anything
-        error = raised
+    except Exception as exception:  # the user's model and data may raise anything
+        error = exception
     (failed,) = team.add([torch.tensor([0.0 if error is None else 1.0])], "orders")
     if float(failed):
         raise Failed(_first_error(error, team.collect(_told(error))))
@@ -215,8 +215,8 @@ def answers_of_all(member: Member, function: Callable[[], Any]) -> list[Any]:
     error, content = None, b""
     try:
         content = pickle.dumps(function(), pickle.HIGHEST_PROTOCOL)
-    except Exception as raised:  # of the user's data
-        error = raised
+    except Exception as exception:  # of the user's data
+        error = exception
     answers = member.team.collect((_told(error), content))
     if any(failure is not None for failure, _ in answers):
         raise Failed(_first_error(error, [failure for failure, _ in answers]))

@@ -19,7 +19,7 @@ from wellcond.problem.ranks.meeting import PATIENCE, Meetings
 LONGEST: Final = timedelta(hours=12)
 """How long a process waits for an order while another measures; one that ends is noticed at once."""
 LOST = "a process of this training has ended, or does not answer any more, during {name}; its own output says why"
-LEFT = "this process has left the others during {name}; make a new Problem in all processes"
+LEFT = "this process has left the others during {name}, so that they do not wait for it"
 INSIDE = "{name} is called by one process, inside of a call that all of them make; the others do not know of it"
 
 _teams: dict[Any, Team] = {}
@@ -94,11 +94,11 @@ class Team:
             raise LostRank(self._lost)
         try:
             self._meetings.wait(name)
-        except LostRank as lost:
-            self._lost = str(lost)
+            calls = self.everyone(f"{name}({details})")
+        except BaseException as error:  # also Ctrl-C: the others must not wait
+            self._lost = self._lost or (str(error) if isinstance(error, LostRank) else "")
             self.leave()
             raise
-        calls = self.everyone(f"{name}({details})")
         if len(set(calls)) > 1:
             named = ", ".join(f"rank {rank} {call}" for rank, call in enumerate(calls))
             raise InvalidProblem(f"the processes make different calls: {named}. All must make the same.")
@@ -149,21 +149,21 @@ class Team:
         by_kind: dict[Any, list[int]] = {}
         for place, tensor in enumerate(tensors):
             by_kind.setdefault((tensor.dtype, tensor.device), []).append(place)
-        shared = list(tensors)
+        parts = list(tensors)
         for places in by_kind.values():
             flat = torch.cat([tensors[place].reshape(-1) for place in places])
             with self._talking():
                 self._broadcast(flat)
             self._count(what, flat.numel() * flat.element_size())
             for place, part in zip(places, _split_like(flat, [tensors[place] for place in places]), strict=True):
-                shared[place] = part
-        return list(tensors) if self.leads else shared
+                parts[place] = part
+        return list(tensors) if self.leads else parts
 
     def add(self, tensors: Sequence[Tensor], what: str = "sums") -> list[Tensor]:
         """Sums over all processes of tensors that all of them have, for all of them.
 
         Args:
-            tensors: Tensors of one dtype and device, the same number and shapes in every process.
+            tensors: Tensors of one device, the same number, shapes and dtypes in every process.
             what: What they are, for the count of bytes.
         """
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -174,7 +174,7 @@ class Team:
                 distributed.all_reduce(flat, group=self.group)
         # a ring sends every part twice but for one's own: 2 (n − 1)/n of the whole
         self._count(what, 2 * (self.size - 1) * flat.numel() * flat.element_size() // self.size)
-        return _split_like(flat, tensors)
+        return [part.to(tensor.dtype) for part, tensor in zip(_split_like(flat, tensors), tensors, strict=True)]
 
     def _broadcast(self, tensor: Tensor) -> None:
         """Gloo sends from the memory of the host, the group of the training from that of a GPU."""
@@ -227,9 +227,9 @@ def _connected(name: str, rank: int, size: int) -> Any:
     """Connections of some processes on gloo, of which the training knows nothing."""
     c10d: Any = distributed.distributed_c10d
     store = c10d.PrefixStore(f"wellcond {name}", c10d._get_default_store())
-    connected = c10d.ProcessGroupGloo(store, rank, size, PATIENCE)
-    connected._set_default_timeout(LONGEST)  # a process waits for an order as long as another measures
-    return connected
+    group = c10d.ProcessGroupGloo(store, rank, size, PATIENCE)
+    group._set_default_timeout(LONGEST)  # a process waits for an order as long as another measures
+    return group
 
 
 def _split_like(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
