@@ -249,3 +249,28 @@ def test_an_epsilon_of_one_is_severe_where_nothing_is_learned(eps: float, severi
     model = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, 4))
     optimizer = torch.optim.Adam(model.parameters(), 1e-2, eps=eps)
     assert first(wc.Problem(model, nn.CrossEntropyLoss(), (x, y)), optimizer)[:2] == ("optimizer-setting", severity)
+
+
+@pytest.mark.parametrize(("mean", "std", "is_offset"), [(120 / 255, 60 / 255, False), (120.0, 60.0, True)])
+def test_pixels_that_are_normalized_by_the_statistics_of_bytes(mean: float, std: float, is_offset: bool) -> None:
+    pixels = torch.rand(64, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4))
+    every = findings(model, nn.CrossEntropyLoss(), ((pixels - mean) / std, torch.arange(64) % 4))
+    assert ("unscaled-input" in every) is is_offset
+
+
+def test_the_order_of_a_bag_and_blocks_that_are_blank() -> None:
+    """Sets of vectors have no order, and two black corners of a picture can change places."""
+    bags = drawn(256, 6, 4)
+    pooled = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), Mean(), nn.Linear(16, 2))
+    assert "order-lost" not in findings(pooled, nn.CrossEntropyLoss(), (bags, (bags.prod(2).sum(1) > 0).long()))
+    pictures = torch.zeros(256, 1, 8, 8)
+    pictures[..., 4:, :] = drawn(256, 1, 4, 8)
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 2))
+    assert "order-lost" not in findings(flat, nn.CrossEntropyLoss(), (pictures, (pictures[:, 0, 4, 0] > 0).long()))
+
+
+class Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1)

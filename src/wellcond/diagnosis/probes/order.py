@@ -37,7 +37,7 @@ class Order:
         unordered: The same for a fit of the steps' sums, which the order leaves as they are.
         known: How well the steps at their places tell the targets, by neighbors or smooth fits, in standard deviations
             of shuffled targets; NaN where that was not asked.
-        known_unordered: The same of the steps sorted by size.
+        known_unordered: The same of the steps in an order of their own.
     """
 
     change: float
@@ -110,9 +110,16 @@ def _compared_fits(change: float, steps: Tensor, target: Tensor) -> Order:
     is_regression = target.is_floating_point() and not bool(((target == 0) | (target == 1)).all())
     known = [
         0.0 if relation is None else relation.best
-        for relation in (related(x.flatten(1), y, is_regression) for x in (steps, steps.sort(1).values))
+        for relation in (related(x.flatten(1), y, is_regression) for x in (steps, _sorted(steps)))
     ]
     return Order(change, False, min(placed, key=lambda each: each.error), unordered, *known)
+
+
+def _sorted(steps: Tensor) -> Tensor:
+    """(N, T, features) with the steps of each example ordered along a random direction: as sets they are the same."""
+    direction = torch.randn(steps.shape[2], generator=torch.Generator().manual_seed(0), dtype=steps.dtype)
+    order = (steps @ direction).argsort(1)
+    return steps.gather(1, order[..., None].expand_as(steps))
 
 
 def _order_of_blocks(subject: Subject) -> Order | None:
@@ -128,6 +135,8 @@ def _order_of_blocks(subject: Subject) -> Order | None:
     swapped = image.clone()
     swapped[..., :side, :side] = image[..., :side, side : 2 * side]
     swapped[..., :side, side : 2 * side] = image[..., :side, :side]
+    if relative_change(image, swapped) <= subject.tolerance:  # both are blank, as a border is
+        return None
 
     def change(before: Tensor) -> float | None:
         after = subject.outputs_for(swapped)

@@ -78,7 +78,7 @@ def told_by_neighbors(evidence: Evidence) -> Iterator[Finding]:
         order,
         "severe" if does_not_learn else "warning",
         f", although it tells of the targets: similar sequences predict them {number(order.known)} standard deviations "
-        f"better than chance, and similar ones that are sorted {number(order.known_unordered)}",
+        f"better than chance, and the same as sets {number(order.known_unordered)}",
         {"told with order, in σ": order.known, "told without order, in σ": order.known_unordered},
     )
 

@@ -55,6 +55,11 @@ LOST = Threshold(
 ORDINARY_SIGNAL = Condition(
     "RMS of the first layer's outputs", 3.0, origin="if it is no larger, the weights were made for these inputs"
 )
+OFFSET = Threshold(
+    "largest standard deviation of a feature / its |mean|", math.nan, 0.02, bad="below",
+    origin="pixels in [0, 1] have 0.3 to 2, temperatures in kelvin 0.03; the statistics of bytes leave pixels 0.01",
+)  # fmt: skip
+CONSTANT = Condition("the same", 1e-5, origin="rounding in float32: below it a feature is constant, another rule's")
 
 BYTES = 128, 255
 """Range of the largest of many pixels in bytes."""
@@ -108,6 +113,37 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
             "section 3), so one rate cannot suit both it and the other layers.",
             treatment="" if lines else "scale-inputs",
             remedy=lines or _scaling(fact),
+        )
+
+
+@rule("unscaled-input")
+def outweighed_by_their_mean(evidence: Evidence) -> Iterator[Finding]:
+    """Inputs of ordinary size that hardly vary around their mean: by less than a fiftieth of it, in every feature.
+
+    Pixels in [0, 1] that are normalized by the mean and the deviation of bytes are all next to -0.47. Severe if a trial
+    does not show that the network trains. Not reported if a norm comes first.
+    """
+    inspection = evidence.inspection
+    if inspection is None or _starts_with_norm(evidence, inspection):
+        return
+    for fact in inspection.inputs:
+        if fact.is_index or fact.is_binary or not fact.has_scale or is_badly_scaled(fact):
+            continue
+        share = float((fact.feature_std / fact.feature_mean.abs().clamp_min(1e-30)).max())
+        if not OFFSET.is_severe(share) or share < CONSTANT.at:
+            continue
+        yield Finding(
+            rule="unscaled-input",
+            severity=of_symptom(evidence, is_far=True),
+            basis="measured",
+            summary=f"the {fact.name} are {number(fact.mean)} ± {number(fact.std)}: their mean is "
+            f"{number(abs(fact.mean) / fact.std)} times what varies in them.",
+            evidence={"mean": fact.mean, "standard deviation": fact.std, "largest share of a feature": share},
+            limits=OFFSET.limits(),
+            reason="The first layer gets nearly the same for every example, and has to take the difference of large "
+            "numbers to see what differs.",
+            treatment="scale-inputs",
+            remedy=_scaling(fact),
         )
 
 
