@@ -52,12 +52,17 @@ def images(batchnorm: str = "batch") -> Network:
 
 
 def perceptron() -> Network:
+    """Of its first units, one is dead on all examples, and one on all but the last of the first batch."""
     model = seeded(
         lambda: nn.Sequential(
             nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, CLASSES)
         )
     )
     batches = [(normal(16, 4, seed=i), integers(CLASSES, 16, seed=i)) for i in range(4)]
+    batches[0][0][-1, 0] = 6.0
+    with torch.no_grad():
+        model[0].weight[:2] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+        model[0].bias[:2] = torch.tensor([-100.0, -5.0])
     return Network(model, nn.CrossEntropyLoss(), batches)
 
 

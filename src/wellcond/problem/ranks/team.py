@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import pickle
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -25,6 +27,14 @@ INSIDE = "{name} is called by one process, inside of a call that all of them mak
 _teams: dict[Any, Team] = {}
 _made: Counter[str] = Counter()
 """Number of teams of the same processes that were made so far."""
+_connected_teams: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Threads of gloo that are left when Python is gone end a process by an abort."""
+    for team in list(_connected_teams):
+        team.leave()
 
 
 class Team:
@@ -62,6 +72,7 @@ class Team:
         self._meetings = Meetings(f"team {number}", ranks)
         with self._talking():
             self._control = _connected(f"{number} of {ranks}", self.rank, self.size)
+        _connected_teams.add(self)
 
     @classmethod
     def of(cls, group: Any, name: str) -> Team:
