@@ -253,10 +253,14 @@ def training_step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def steps_of_ones_own(rank: int) -> None:
+    """Also, no group of processes is added to those that the training counts."""
     network = perceptron()
-    problem = wc.Problem.from_step(in_ddp(network.model), training_step, part_of(network.batches, rank, 2))
+    model, world = in_ddp(network.model), distributed.distributed_c10d._world
+    before = list(world.pg_names.values()), world.group_count
+    problem = wc.Problem.from_step(model, training_step, part_of(network.batches, rank, 2))
     alone_ = wc.Problem.from_step(perceptron().model, training_step, network.batches)
     assert wc.max_lr(problem).value == pytest.approx(wc.max_lr(alone_).value, rel=DOUBLE)
+    assert (list(world.pg_names.values()), world.group_count) == before
 
 
 def synchronized(rank: int) -> None:
