@@ -100,7 +100,7 @@ def test_all_others_know_soon_that_a_process_was_killed(function: Any, size: int
 def nobody_waits_forever(rank: int) -> dict[str, str]:
     meeting.PATIENCE = timedelta(seconds=1)  # of a test
     network = perceptron()
-    own = part_of(network.batches, rank, 2)
+    own = part_of(network.batches, rank, 3)
     model, sharded = in_ddp(network.model), in_fsdp(perceptron().model)
     errors: dict[str, str] = {}
 
@@ -122,14 +122,14 @@ def nobody_waits_forever(rank: int) -> dict[str, str]:
     def record() -> wc.Recorder:
         return wc.Recorder(sharded, SGD(sharded.parameters()))
 
-    attempt("problem of one", of_model, comes=rank == 0)
-    problem = attempt("problem of both", of_model)
-    attempt("recorder of one", record, comes=rank == 0)
-    attempt("other calls", lambda: (wc.max_lr if rank == 0 else wc.neurons)(problem))
+    attempt("problem of two", of_model, comes=rank != 1)
+    problem = attempt("problem of all", of_model)
+    attempt("recorder of two", record, comes=rank != 1)
+    attempt("other calls", lambda: (wc.neurons if rank == 1 else wc.max_lr)(problem))
     running = wc.Problem(model, network.loss, own, "running")
-    attempt("other problems", lambda: wc.max_lr(problem if rank == 0 else running))
+    attempt("other problems", lambda: wc.max_lr(running if rank == 1 else problem))
     attempt("same call", lambda: wc.max_lr(problem))
-    attempt("late call", lambda: wc.max_lr(problem), after=2.5 * rank)
+    attempt("late call", lambda: wc.max_lr(problem), after=2.5 * (rank == 1))
     attempt("after that", lambda: wc.max_lr(problem))
     again = attempt("new problem", of_model)
     attempt("call of the new problem", lambda: wc.max_lr(again))
@@ -138,20 +138,21 @@ def nobody_waits_forever(rank: int) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_process_that_does_not_come_or_calls_something_else_is_named() -> None:
-    results = outcomes(nobody_waits_forever, 2, seconds=SOON)
+    results = outcomes(nobody_waits_forever, 3, seconds=SOON)
     assert not any(outcome.error for outcome in results), results
-    first, second = (outcome.value for outcome in results)
-    assert first["problem of one"].startswith("LostRank: not every process called Problem within 1 s: rank 1 did not.")
-    assert "not inside `if rank == 0:`" in first["problem of one"]
-    assert "called Recorder within 1 s: rank 1 did not" in first["recorder of one"]
-    assert "called max_lr within 1 s: rank 1 did not" in first["late call"]
-    assert "called max_lr within 1 s: rank 0 did not" in second["late call"]
-    assert (first["after that"], second["after that"]) == (first["late call"], second["late call"])
-    for errors in (first, second):
+    first, late, third = (outcome.value for outcome in results)
+    for errors in (first, third):
+        assert errors["problem of two"].startswith("LostRank: not every process called Problem within 1 s: rank 1 did")
+        assert "not inside `if rank == 0:`" in errors["problem of two"]
+        assert "called Recorder within 1 s: rank 1 did not" in errors["recorder of two"]
+        assert "called max_lr within 1 s: rank 1 did not" in errors["late call"]
+    assert "called max_lr within 1 s: the others came before rank 1" in late["late call"]
+    for errors in (first, late, third):
+        assert errors["after that"] == errors["late call"]
         assert errors["other calls"].startswith("InvalidProblem: the processes make different calls: rank 0 max_lr(")
         assert "rank 1 neurons(" in errors["other calls"]
         assert "batchnorm='batch')), rank 1 max_lr(" in errors["other problems"]
-        good = "problem of both", "same call", "new problem", "call of the new problem"
+        good = "problem of all", "same call", "new problem", "call of the new problem"
         assert [errors[name] for name in good] == ["", "", "", ""]
 
 

@@ -15,7 +15,7 @@ from wellcond.errors import LostRank
 PATIENCE: Final = timedelta(seconds=20)
 """How long processes wait for each other at the beginning of a call."""
 LATE = """\
-not every process called {name} within {seconds:g} s: rank {missing} did not.
+not every process called {name} within {seconds:g} s: {who}.
 Every process must make the call, at the same place of the script: not inside `if rank == 0:`."""
 
 
@@ -40,7 +40,7 @@ class Meetings:
             call: What they call.
 
         Raises:
-            LostRank: Some do not come. This process is not here either then, and may come again.
+            LostRank: Some do not come. This process no longer waits then, and may come again.
         """
         store, key = self._store, f"{self._name} {self._count}"
         own, everyone = f"{key} {self._rank}", f"{key} all"
@@ -50,11 +50,10 @@ class Meetings:
         try:
             store.wait([everyone], PATIENCE)
         except RuntimeError as error:
-            missing = [str(rank) for rank in self._ranks if not store.check([f"{key} {rank}"])]
-            store.delete_key(own)
             store.add(key, -1)
-            late = LATE.format(name=call, seconds=PATIENCE.total_seconds(), missing=" and ".join(missing))
-            raise LostRank(late) from error
+            missing = [str(rank) for rank in self._ranks if not store.check([f"{key} {rank}"])]
+            who = f"rank {' and '.join(missing)} did not" if missing else f"the others came before rank {self._rank}"
+            raise LostRank(LATE.format(name=call, seconds=PATIENCE.total_seconds(), who=who)) from error
         if self._count:
             self._forget(f"{self._name} {self._count - 1}")
         self._count += 1
