@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -145,18 +145,17 @@ def weights_of(
             )
         )
     values = {names[0]: p.detach() for p, names in every.items()}
-    return [replace(w, twins=_twins(w, weights, values, gradients)) for w in weights]
-
-
-def _twins(
-    w: Weight, weights: Sequence[Weight], values: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]
-) -> tuple[str, ...]:
-    """Other parameters that are equal to one that was drawn, in values and gradients."""
-    if w.role != "weight" or not w.gradient or not w.rms or w.not_finite or w.gradient_not_finite:
-        return ()
-    key = w.shape, w.rms, w.mean
-    alike = [other.name for other in weights if other.name != w.name and (other.shape, other.rms, other.mean) == key]
-    return tuple(name for name in alike if _are_equal(w.name, name, values, gradients))
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for w in weights:
+        if w.role == "weight" and w.gradient and w.rms and not w.not_finite and not w.gradient_not_finite:
+            alike.setdefault((w.shape, w.rms, w.mean), []).append(w.name)
+    twins = {
+        name: tuple(other for other in names if other != name and _are_equal(name, other, values, gradients))
+        for names in alike.values()
+        if len(names) > 1
+        for name in names
+    }
+    return [replace(w, twins=twins.get(w.name, ())) for w in weights]
 
 
 def _are_equal(first: str, second: str, values: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]) -> bool:
