@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,3 @@ def browser(folder: Path) -> Iterator[Browser]:
         yield opened
     finally:
         opened.close()
-
-
-Opens = Callable[..., Browser]

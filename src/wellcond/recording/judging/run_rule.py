@@ -68,11 +68,6 @@ RUN_RULES: dict[str, list[RunRule]] = {}
 """By name; one name may have several functions."""
 
 
-def run_explanation(name: str) -> str:
-    """What all functions of a rule of a run look for, why, and their thresholds."""
-    return "\n\n".join(each.explanation for each in RUN_RULES[name])
-
-
 def run_rule(name: str, *, quantity: str, explains: Iterable[str] = ()) -> Callable[[RunJudge], RunJudge]:
     """Make a function a rule that every recorded run is judged by.
 

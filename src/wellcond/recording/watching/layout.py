@@ -45,10 +45,6 @@ class Layout:
                 self._others[id(parameter)] = parameter  # holding it ensures that its id is not reused
         return self._layer_of.get(id(parameter))
 
-    def parameters_of(self, layer: str) -> dict[str, nn.Parameter]:
-        """The parameters of a layer, by their names in the model."""
-        return {name: p for name, p in self._model.named_parameters() if self._layer_of.get(id(p)) == layer}
-
     def every_name(self) -> tuple[str, ...]:
         """Layers with parameters and all modules without children, in the model's order."""
         names = {*self.layers, *called_modules(self._model)}
