@@ -41,6 +41,8 @@ NO_OPTIMIZER = "scheduler is given without the optimizer that it is for: pass bo
 
 
 @led
+@shows_progress
+@torch.inference_mode(False)  # what is copied in inference mode cannot be trained
 def suggest_lr(
     problem: Problem,
     optimizer: PassedOptimizer | None = None,
@@ -104,32 +106,6 @@ def suggest_lr(
         raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1.")
     if scheduler is not None and optimizer is None:
         raise ValueError(NO_OPTIMIZER)
-    return _suggested(
-        problem,
-        optimizer,
-        steps=steps,
-        scheduler=scheduler,
-        validation=validation,
-        momentum=momentum,
-        max_steps=max_steps,
-        progress=progress,
-    )
-
-
-@shows_progress
-@torch.inference_mode(False)  # what is copied in inference mode cannot be trained
-def _suggested(
-    problem: Problem,
-    optimizer: PassedOptimizer | None,
-    *,
-    steps: int,
-    scheduler: MakeScheduler | None,
-    validation: Any,
-    momentum: float,
-    max_steps: int,
-    progress: Progress | None,
-) -> SuggestedRate:
-    """The rate, once the settings are known to be possible."""
     report = progress or (lambda _what, _share: None)
     optimizer = optimizer_of(problem, optimizer)
     try:
