@@ -40,6 +40,47 @@ def test_apart(step, batch, targets):
     assert apart.loss(torch.zeros(4, 3), own[:4]) is not None  # fewer examples than in the batch
 
 
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.size, self.kind = nn.Linear(5, 1), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"size": self.size(x)[:, 0], "kind": self.kind(x)}
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4], ids=["equal terms", "the second is lost in the rounding of the first"])
+def test_a_step_with_a_tuple_of_losses_keeps_all_of_them_apart(scale: float) -> None:
+    sizes = scale * X.sum(1)
+
+    def step(model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x, size, kind = batch
+        outputs = model(x)
+        error = (outputs["kind"].argmax(1) != kind).float().mean()  # for printing: it has no gradient
+        return F.mse_loss(outputs["size"], size), F.cross_entropy(outputs["kind"], kind), error
+
+    model = TwoHeads()
+    apart = taken_apart(Problem.from_step(model, step, [(X, sizes, Y)]))
+    assert isinstance(apart.loss, StepLoss)
+    first, second, _ = step(model, (X, sizes, Y))
+    (by_hand,) = torch.autograd.grad(second, [model.kind.weight])
+    gradients = apart.loss_and_gradients()[1]
+    torch.testing.assert_close(gradients["kind.weight"], by_hand)
+    assert float(apart.loss_and_gradients()[0]) == pytest.approx(float((first + second).detach()))
+
+
+def test_a_number_without_a_gradient_next_to_the_loss_does_not_count() -> None:
+    def step(model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        outputs = model(batch[0])
+        return F.cross_entropy(outputs, batch[1]), (outputs.argmax(1) == batch[1]).float().mean()
+
+    problem = Problem.from_step(nn.Linear(5, 3), step, [(X, Y)])
+    apart = taken_apart(problem)
+    assert isinstance(apart.loss, StepLoss)
+    assert float(apart.loss_and_gradients()[0]) == pytest.approx(float(problem.loss_and_gradients()[0]))
+    assert apart.notes == problem.notes == []
+
+
 def penalized(model, batch):
     return classify(model, batch) + sum(p.square().sum() for p in model.parameters())
 

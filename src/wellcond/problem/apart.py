@@ -66,18 +66,19 @@ class StepLoss:
     """The loss of a step for given outputs of the model.
 
     Args:
-        function: `training_step(model, batch)`.
+        step: The training step, which has been run.
         batch: A batch, whose other tensors stand in where the loss is asked for other targets.
         targets: Places of the targets among its leaves.
         model: What a step takes from now and then: after some calls it may copy the weights to a target network.
     """
 
-    def __init__(self, function: Step, batch: Any, targets: Sequence[int], model: nn.Module | None = None) -> None:
-        self.function = function
+    def __init__(self, step: TrainingStep, batch: Any, targets: Sequence[int], model: nn.Module | None = None) -> None:
+        self.function = step.function
+        self._step = step
         self._model = model
         self._leaves, self._form = tree_flatten(batch)
         self._targets = tuple(targets)
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__name__ = step.__name__
 
     def __call__(self, outputs: Any, targets: Any) -> Any:
         """The loss. Examples may be fewer than in the batch: tensors that are no targets are cut to their number."""
@@ -89,7 +90,7 @@ class StepLoss:
         calls = iter([outputs])
         with kept(Snapshot([self.function])):
             stand_in = _InPlaceOfModel(lambda *_, **__: next(calls), self._model)
-            return own_loss(self.function(stand_in, tree_unflatten(leaves, self._form)))
+            return self._step.loss_in(self.function(stand_in, tree_unflatten(leaves, self._form)))
 
     def targets_of(self, batch: Any) -> Any:
         """The targets in another batch: a tensor, or several in a tuple."""
@@ -111,7 +112,7 @@ def taken_apart(problem: Problem) -> Problem:
     with contextlib.suppress(Exception), problem.measuring(), rng_kept(problem.device):
         with contextlib.closing(problem.data()) as data:
             batches = [batch for _, (batch, _) in islice(data, MOST_APART)]
-        loss = _loss_of(problem, function, batches[0])
+        loss = _loss_of(problem, problem.loss, batches[0])
         if loss is None:
             return problem
         pairs = [
@@ -194,8 +195,9 @@ def _inputs(problem: Problem, function: Step, index: int, batch: Any) -> Any:
     return calls[0]
 
 
-def _loss_of(problem: Problem, function: Step, batch: Any) -> StepLoss | None:
+def _loss_of(problem: Problem, step: TrainingStep, batch: Any) -> StepLoss | None:
     """The loss of the step; None if it is no function of the outputs of one call and of tensors of the batch."""
+    function = step.function
     whole = _value(problem.training_loss(0, (batch, NoTargets)))  # raises if the step trains the model itself
     returned: list[Any] = []
 
@@ -205,7 +207,7 @@ def _loss_of(problem: Problem, function: Step, batch: Any) -> StepLoss | None:
 
     seed_generators(problem.dropout or 0, problem.device)
     with kept(Snapshot([function], known=problem.model.modules())):
-        value = _value(own_loss(function(_InPlaceOfModel(noted), own_copies(batch))))
+        value = _value(step.loss_in(function(_InPlaceOfModel(noted), own_copies(batch))))
     if len(returned) != 1 or not _is_same(value, whole):
         return None
     leaves = tree_flatten(batch)[0]
@@ -213,7 +215,7 @@ def _loss_of(problem: Problem, function: Step, batch: Any) -> StepLoss | None:
 
     def at(others: Sequence[Any], seed: int = 0) -> float:
         seed_generators(seed, problem.device)
-        every = StepLoss(function, batch, places)
+        every = StepLoss(step, batch, places)
         try:
             return _value(every(returned[0], own_copies(tuple(others[place] for place in places))))
         except Exception:  # the user's loss may refuse other targets
@@ -223,7 +225,7 @@ def _loss_of(problem: Problem, function: Step, batch: Any) -> StepLoss | None:
         return None
     changed = {place: [*leaves[:place], _other(leaves[place]), *leaves[place + 1 :]] for place in places}
     targets = [place for place, others in changed.items() if not _is_same(at(others), whole)]
-    return StepLoss(function, batch, targets, problem.model) if targets else None
+    return StepLoss(step, batch, targets, problem.model) if targets else None
 
 
 def _value(loss: Any) -> float:

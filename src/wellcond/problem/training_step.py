@@ -73,10 +73,18 @@ class TrainingStep:
         terms = terms_in(returned)
         if len(terms) > 1 and not self._losses:
             self._losses = [name for name, term in terms.items() if term.requires_grad]
-        returned = {name: terms[name] for name in self._losses} if self._losses else returned
+        returned = self._losses_in(returned)
         if torch.is_grad_enabled():
             return returned
         return with_tensors(returned, {id(t): t.detach() for t in named_tensors(returned).values()})
+
+    def loss_in(self, returned: Any) -> Any:
+        """The loss in what the step returned for some outputs: one tensor, or those of several that have a gradient."""
+        return own_loss(self._losses_in(returned))
+
+    def _losses_in(self, returned: Any) -> Any:
+        terms = terms_in(returned)
+        return {name: terms[name] for name in self._losses} if self._losses else returned
 
     def __call__(self, returned: Any, _targets: Any = None) -> Any:
         """The loss in what the step returned: a number, `["loss"]` of a dict, or several terms, which are summed."""
