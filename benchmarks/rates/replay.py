@@ -29,8 +29,8 @@ from wellcond.learning_rate.race.horizon import choose, last_losses
 from wellcond.learning_rate.race.outcome import Race, went_up
 from wellcond.learning_rate.race.race import drift_of, race
 from wellcond.results import Cost
+from wellcond.results.run import Run
 from wellcond.training.copies import CopyTrainer
-from wellcond.training.run import Run
 
 PRICES = (500, 1000)
 LENGTHS_OF_ALL = (90, 300)

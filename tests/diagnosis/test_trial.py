@@ -23,7 +23,7 @@ from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.loss.likelihoods import CrossEntropy
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 
 
 def clusters(count: int = 256, classes: int = 4, features: int = 8) -> tuple[Tensor, Tensor]:

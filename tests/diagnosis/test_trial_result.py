@@ -8,7 +8,7 @@ import pytest
 
 from wellcond.diagnosis.learned import LEARNED, has_learned
 from wellcond.diagnosis.trial_result import Attempt, Outcome, Trial
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 
 BEFORE = (2.0, 2.2, 1.8, 2.0)
 CONSTANT = 1.9

@@ -6,7 +6,7 @@ from wellcond.learning_rate.race.horizon import Choice
 from wellcond.learning_rate.race.outcome import NO_FALL, Race
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.report.races import race_picture
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 
 RUNS = {
     0.1: Run([3.0] * 12),

@@ -14,7 +14,7 @@ from wellcond.learning_rate.meanfield import predict
 from wellcond.learning_rate.race.horizon import Choice
 from wellcond.learning_rate.race.outcome import Race
 from wellcond.report.figures.rates import race_figure
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 
 pytest.importorskip("matplotlib")
 

@@ -23,7 +23,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.errors import InvalidProblem, NonFinite, Unsupported
 from wellcond.remedies.remedy import REMEDIES, remedy
 from wellcond.remedies.setup import Setup
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.arm_job import ArmJob
 from wellcond.treatment.comparison import Comparison

@@ -13,7 +13,7 @@ from wellcond.diagnosis.inspection.failures import InspectionFailure
 from wellcond.diagnosis.labels import Relation
 from wellcond.diagnosis.learned import LEARNED, has_learned
 from wellcond.diagnosis.probes.paired import Paired
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 
 Outcome = Literal["learns", "falls", "flat", "rises", "diverges"]
 """How a run ends, compared with where it began. *Learns*: clearly below a constant prediction, or, if that is unknown,

@@ -30,6 +30,7 @@ from wellcond.problem.ranks.orders import Member
 from wellcond.problem.ranks.rank_source import grouped, parted
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Progress
+from wellcond.results.run import Run
 from wellcond.training.optimizers import (
     DEFAULT_MOMENTUM,
     check_hooks,
@@ -43,7 +44,6 @@ from wellcond.training.optimizers import (
     take_step,
     unwrapped,
 )
-from wellcond.training.run import Run
 from wellcond.training.shared_steps import shared_loss
 
 READS_THE_MODEL = (

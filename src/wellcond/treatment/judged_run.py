@@ -16,8 +16,8 @@ from wellcond.errors import NonFinite
 from wellcond.problem.held_out import HeldOut
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
+from wellcond.results.run import Run
 from wellcond.training.copies import CopyRun, CopyTrainer
-from wellcond.training.run import Run
 from wellcond.treatment.memory import memory_of_step
 
 CHECKS, CLOSER = 6, 0.6

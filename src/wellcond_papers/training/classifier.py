@@ -19,7 +19,7 @@ from wellcond.network.isolation.isolation import rng_kept
 from wellcond.optim.bnp import BNP
 from wellcond.results import Progress, Row
 from wellcond.results.quantities import TEST_ACCURACY, TEST_LOSS, TRAINING_LOSS
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.training.checkpoint import Checkpoint
 from wellcond_papers.training.distributed import join_processes, process_count, share_of, shared

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from wellcond.results import Row
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 
 
 @dataclass

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.results import Progress, Row
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 from wellcond_papers.training.checkpoint import SECONDS, Checkpoint
 from wellcond_papers.training.history import History
 from wellcond_papers.training.schedules import Schedule, restart, show

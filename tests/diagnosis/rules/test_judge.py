@@ -15,7 +15,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import judged
 from wellcond.diagnosis.rule import Rule
 from wellcond.diagnosis.trial_result import Attempt, Trial
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 
 
 def finding(rule: str, severity: Any = "severe", basis: Any = "measured", layer: str = "") -> Finding:

@@ -12,7 +12,7 @@ import torch
 from torch.optim import SGD, Optimizer
 
 from wellcond.results import Cost
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 
 Law = Callable[[float, int], float]
 """The loss at a rate after some steps; not finite if it has diverged."""

@@ -19,7 +19,7 @@ from torch.nn import functional
 import wellcond as wc
 from wellcond.optim.bnp import BNP
 from wellcond.results import Row
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.dataset import Dataset
 from wellcond_papers.models import resnet

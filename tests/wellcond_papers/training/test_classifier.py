@@ -25,7 +25,7 @@ from wellcond.results.quantities import (
     TEST_LOSS,
     TRAINING_LOSS,
 )  # fmt: skip
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.models import resnet
 from wellcond_papers.training import schedules

@@ -12,7 +12,7 @@ import torch
 from wellcond.errors import InvalidProblem, NonFinite
 from wellcond.results import Row
 from wellcond.results.quantities import LOSS
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 from wellcond_papers.training.loop import Loop
 from wellcond_papers.training.step import EagerStep
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
 from wellcond.learning_rate.race.horizon import SURE, Choice, last_loss, last_losses
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 
 UP, FAR_UP = 1.5, 10.0
 """A loss that ends this many times above where it began has gone up, if batches differ by less; and so has one that is

@@ -23,8 +23,8 @@ from wellcond.report.table import MATRICES, over_training
 from wellcond.results import Row
 from wellcond.results.quantities import TRAINING_LOSS
 from wellcond.results.rendering import renders
+from wellcond.results.run import Run, averaged_steps
 from wellcond.results.text import WHOLE_MODEL, shortened
-from wellcond.training.run import Run, averaged_steps
 from wellcond.treatment.treatment import Treatment
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam
 
 from wellcond.results import Row
 from wellcond.results.quantities import FINAL_LOSS, INPUT, TRAINED_LR
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job

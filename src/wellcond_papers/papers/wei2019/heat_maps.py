@@ -21,7 +21,7 @@ from wellcond.problem.problem import Problem
 from wellcond.report.figures.style import legend_below
 from wellcond.results import Row
 from wellcond.results.quantities import MAX_LR, PREDICTED_MAX_LR, TEST_LOSS
-from wellcond.training.run import averaged_steps
+from wellcond.results.run import averaged_steps
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.experiments.experiment import Job, Settings
 from wellcond_papers.experiments.pictures import draw_heat_map, panels

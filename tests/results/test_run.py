@@ -10,7 +10,7 @@ import pytest
 
 from wellcond.results import Row
 from wellcond.results.quantities import DIVERGED_AT, FINAL_LOSS, LOSS, STEPS, TRAINING_LOSS
-from wellcond.training.run import Run
+from wellcond.results.run import Run
 
 STAIRS = Run([4.0] * 10 + [2.0] * 10)
 
