@@ -11,9 +11,12 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # the tests run in several processes: more threads than cores make small operations up to fifty times slower
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# modules and tests are compiled once, also where the shell says to write no bytecode
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import torch
 
+sys.dont_write_bytecode = False
 torch.set_num_threads(1)
 
 collect_ignore_glob = ["examination/2*", "run_examination/2*", "run_examination/program.py"]

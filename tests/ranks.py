@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import distributed
 
-_context = multiprocessing.get_context("forkserver")
+CONTEXT = multiprocessing.get_context("forkserver")
 # torch is imported once, by the process from which all others are forked
-_context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "wellcond"])
+CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "wellcond"])
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ def outcomes(function: Callable[..., Any], size: int, *args: Any, seconds: float
         seconds: How long they may take together.
     """
     with tempfile.TemporaryDirectory() as folder:
-        pipes = [_context.Pipe(duplex=False) for _ in range(size)]
+        pipes = [CONTEXT.Pipe(duplex=False) for _ in range(size)]
         processes = [
-            _context.Process(target=_run, args=(sender, function, rank, size, f"{folder}/store", args), daemon=True)
+            CONTEXT.Process(target=_run, args=(sender, function, rank, size, f"{folder}/store", args), daemon=True)
             for rank, (_, sender) in enumerate(pipes)
         ]
         for process, (_, sender) in zip(processes, pipes, strict=True):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from examine import HERE, checksums, examine_sound, folders, load, names_in, shares
+from ranks import CONTEXT
 
 EXAMINATIONS = sorted(path.name for path in HERE.iterdir() if path.name.startswith("2"))
 LAST = EXAMINATIONS[-1]
@@ -42,7 +42,7 @@ def test_the_pages_state_the_first_result_of_the_last_one(page: str) -> None:
 @pytest.mark.parametrize("folder", folders(LAST), ids=lambda path: path.name)
 def test_no_case_is_left_out_and_the_sound_stay_unaccused(folder: Path) -> None:
     rows = result(LAST)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), load, (folder,)) as pool:
+    with ProcessPoolExecutor(1, CONTEXT, load, (folder,)) as pool:
         faults, sound = pool.submit(names_in, folder).result()
         assert set(faults) <= {row["name"] for row in rows["faults"]}
         assert set(sound) <= {row["name"] for row in rows["sound"]}

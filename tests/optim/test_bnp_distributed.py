@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import gc
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from bnp_reference import LR, ReferenceBNP, assert_close, assert_same, batches_of, loss, train
+from ranks import in_ranks
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from zoo import CLASSES, seeded
@@ -28,21 +26,16 @@ def convolutional() -> nn.Sequential:
     )
 
 
-def worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    torch.distributed.init_process_group("gloo", store, timedelta(seconds=60), rank=rank, world_size=WORLD)
+def train_all(rank: int, folder: str) -> None:
     train_on_even_inputs(rank, folder)
     train_on_uneven_inputs(rank, folder)
-    gc.collect()  # a wrapped model is part of a cycle, and must not outlive the group
-    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes have saved."""
     path = tmp_path_factory.mktemp("processes")
-    mp.spawn(worker, (str(path),), nprocs=WORLD)
+    in_ranks(train_all, WORLD, str(path))
     return path
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from loops import Clock
-from torch import Tensor, distributed, multiprocessing, nn
+from ranks import in_ranks
+from torch import Tensor, distributed, nn
 
 import wellcond as wc
 from wellcond.recording.ranks import RecorderRanks
@@ -65,24 +65,18 @@ def trained(kind: str, rank: int, folder: Path | None) -> dict[str, Any]:
     return result
 
 
-def in_one_process(rank: int, port: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=SIZE)
+def trained_in_all_ways(rank: int, folder: Path) -> None:
     for kind in ("ddp", "sharded"):
         without = trained(kind, rank, None)
         with_it = trained(kind, rank, folder / f"{kind} {rank}")
         torch.save(with_it | {"without": without["weights"]}, folder / f"{kind} {rank}.pt")
-    distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What each process has of each kind of training, and one process alone."""
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(in_one_process, (port, folder), nprocs=SIZE)
+    in_ranks(trained_in_all_ways, SIZE, folder)
     names = [f"{kind} {rank}" for kind in ("ddp", "sharded") for rank in range(SIZE)]
     every: dict[str, Any] = {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in names}
     return every | {"alone": trained("alone", 0, folder / "alone"), "folder": folder}
