@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import multiprocessing
+import signal
 import tempfile
 import time
 import traceback
@@ -90,6 +91,7 @@ def _received(receiver: Connection, until: float) -> Outcome:
 
 def _run(sender: Connection, function: Callable[..., Any], rank: int, size: int, store: str, args: Any) -> None:
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
     distributed.init_process_group("gloo", f"file://{store}", timedelta(seconds=60), rank=rank, world_size=size)
     began = time.monotonic()
     try:
