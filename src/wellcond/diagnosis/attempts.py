@@ -136,13 +136,14 @@ class Attempts:
         others: list[Attempt] = []
         lowest = min(known.fall(own)[0], known.fall(own, early=True)[0])
         with self.trained.parked():
+            variants = self.variants(known)  # a setting that is in question comes before rates that are not
             if not lowest > -RISE or not math.isfinite(known.spike) or known.spike > SPIKE:
                 others = self.lower(known, own)
             elif not known.has_learned and not known.fall(own)[0] > 0.5:
                 others = self.higher(known)
                 if not known.trains and not any(known.outcome(each) in FALLING for each in others):
                     others += self.lower(known, own)
-            return own, others, self.variants(known)
+            return own, others, variants
 
     def attempt(self, factor: float, steps: int, **changes: Any) -> Attempt:
         """A run at `factor` times the own rate, with other changes as in `CopyTrainer.start`."""

@@ -142,9 +142,11 @@ def trial(
                 tells_nothing = is_suspect(known, own)
                 crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts, tells_nothing), None)
             attempts.trained.release()  # of its optimizer's state, which is most of what a run holds
-            is_in_doubt = any(each is not None and each.best < BY_CHANCE for each in related) and not known.has_learned
+            probed = [each for each in related if each is not None]
+            is_in_doubt = not probed or any(each.best < BY_CHANCE for each in probed)
             if (
                 is_in_doubt
+                and not known.has_learned
                 and known.outcome(own) in FALLING
                 and attempts.allows(attempts.long, "a test on other batches")
             ):

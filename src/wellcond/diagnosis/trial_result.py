@@ -163,11 +163,6 @@ class HeldOut:
     unseen: float
     before: float
 
-    @property
-    def is_memorized(self) -> bool:
-        """Whether what was learned of the examples that were seen is of no use for others."""
-        return self.seen < LEARNED * self.before and self.unseen >= self.before
-
 
 @dataclass(frozen=True)
 class Swamped:
@@ -263,6 +258,15 @@ class Trial:
     def has_learned(self) -> bool:
         """Whether the network knew more than a constant before the trial began."""
         return has_learned(self.loss, self.constant)
+
+    @property
+    def learns_by_heart(self) -> bool:
+        """Whether what a run learned of half of the batches is of no use for the others: a constant is better there."""
+        held = self.held_out
+        if held is None:
+            return False
+        known = held.before if self.constant is None else min(held.before, self.constant)
+        return held.seen < LEARNED * known <= held.unseen
 
     def fall(self, attempt: Attempt, *, early: bool = False) -> tuple[float, float]:
         """How far the loss fell on the same batches, relative to the loss or the constant's, and its standard error.

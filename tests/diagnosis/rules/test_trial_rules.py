@@ -306,10 +306,10 @@ def test_labels_that_inputs_do_not_tell_are_severe() -> None:
 
 
 @pytest.mark.slow
-def test_noise_with_random_labels_is_left_alone() -> None:
+def test_noise_with_random_labels_is_no_more_than_a_warning() -> None:
     draw = torch.Generator().manual_seed(0)
     noise = torch.randn(512, 16, generator=draw), torch.randint(0, 8, (512,), generator=draw)
-    assert "labels-unrelated" not in findings(of(Adam, lr=1e-3), data=noise)
+    assert findings(of(Adam, lr=1e-3), data=noise)["labels-unrelated"].severity == "warning"
 
 
 @pytest.mark.slow

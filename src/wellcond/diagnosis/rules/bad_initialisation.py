@@ -20,6 +20,7 @@ from wellcond.diagnosis.reading import is_embedding, is_trained, normalized_laye
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.diagnosis.trial_result import Trial
 from wellcond.results import number
 
 LOSS_RATIO = Threshold(
@@ -37,6 +38,9 @@ FAR_ABOVE = Threshold(
 )  # fmt: skip
 ALIKE = Condition("relative change of the loss with the outputs of others", 0.01, origin="rounding is less")
 APART = Condition("the same after Adam's run on eight examples", 0.5, origin="it is above 0.9 where it fits them")
+BACK = Condition(
+    "loss after the trial / loss of the best constant", 1.5, origin="half of the way from three times it, or more"
+)
 SOME_SURPRISE = Condition(
     "loss of the best constant, in nats", 0.1,
     origin="below it the labels hardly vary, as those of a GAN's discriminator: the ratio says nothing",
@@ -81,9 +85,9 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
 
     Severe from three times both and three nats above them: the logits are large and wrong, where a fresh network should
     give every class the same. A warning if only one layer is trained, such as a head on fixed features, since its loss
-    is convex; and if a trial shows that the network learns nevertheless. The layer is the first whose outputs have an
-    RMS above 5, or the last one. A network that was trained before may be sure and wrong on other data: it is reported
-    only if the weights of that layer are too large.
+    is convex; and if a trial shows that the network learns nevertheless, or gets within 1.5 times a constant's. The
+    layer is the first whose outputs have an RMS above 5, or the last one. A network that was trained before may be sure
+    and wrong on other data: it is reported only if the weights of that layer are too large.
     """
     if (both := outputs_of(evidence)) is None or both[1].loss_kind not in ("cross-entropy", "nll", "bce-logits"):
         return
@@ -110,7 +114,7 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="bad-initialisation",
         layer=name,
-        severity="warning" if len(trained) == 1 or (trial is not None and trial.trains) else "severe",
+        severity="warning" if len(trained) == 1 or (trial is not None and _recovers(trial, constant)) else "severe",
         basis="measured",
         summary=f"initial logits are too large: the loss is {number(loss)}, that of a constant {number(constant)} "
         f"(log {classes} is {number(math.log(classes))}); the outputs have an RMS of {number(output.rms)}.",
@@ -121,6 +125,11 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         if output.rms > 1
         else "# compare the outputs with the labels: they are small, and yet sure of a wrong answer",
     )
+
+
+def _recovers(trial: Trial, constant: float) -> bool:
+    """Whether the network trains nevertheless, or its own run takes it back to about a constant's loss."""
+    return bool(trial.trains) or (trial.own is not None and trial.own.loss < BACK.at * constant)
 
 
 def _largest_own(evidence: Evidence, inspection: Inspection) -> str:

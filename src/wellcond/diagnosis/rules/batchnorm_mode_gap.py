@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from operator import length_hint
 
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -38,6 +39,9 @@ MOMENTUM = Threshold(
     origin="they forget their start in 1/momentum steps; torch's default 0.1 takes 10, published networks with 0.01 or "
     "0.003 up to 333; short runs have a few hundred, ordinary ones 1,000 to 10,000",
 )  # fmt: skip
+EPOCHS = Condition(
+    "epochs that running statistics take to forget their start", 30.0, origin="ordinary runs have ten to a hundred"
+)
 MARGIN = Condition("loss difference / loss of the best constant", 0.1, origin="less is not worth a warning")
 LOST = Condition(
     "loss with batch statistics / loss of the best constant", 0.5, origin="the network has clearly learned"
@@ -128,8 +132,8 @@ def modes_differ(evidence: Evidence) -> Iterator[Finding]:
 def slow_statistics(evidence: Evidence) -> Iterator[Finding]:
     """Running statistics whose momentum is so low that they hardly leave their start.
 
-    A warning if they take more than 500 steps to forget it, severe from 10,000 and for a momentum of 0. Statistics that
-    have been updated that often are not reported.
+    A warning if they take more than 500 steps to forget it, severe from 10,000, or 30 epochs of a loader, and
+    for a momentum of 0. Statistics that have been updated that often are not reported.
     """
     norms = batchnorms(evidence.problem.model)
     momentums = {name: float(m.momentum) for name, m in norms.items() if m.momentum is not None and m.training}
@@ -142,10 +146,13 @@ def slow_statistics(evidence: Evidence) -> Iterator[Finding]:
         return
     name, momentum = min(slow.items(), key=lambda each: each[1])
     steps = number(1 / momentum) if momentum else "∞"
+    source = evidence.problem.source
+    in_epoch = 0 if isinstance(source.loader, (list, tuple)) else length_hint(source.loader, 0)  # a list may be a part
+    is_late = momentum * in_epoch * EPOCHS.at < 1 <= in_epoch
     yield Finding(
         rule="batchnorm-mode-gap",
         layer=name,
-        severity="severe" if momentum <= MOMENTUM.severe else "warning",
+        severity="severe" if is_late or momentum <= MOMENTUM.severe else "warning",
         basis="proven",
         summary=f"the running statistics of {name}{and_more(len(slow))} have a momentum of {number(momentum)}: they "
         f"take {steps} steps to forget their start, and evaluation uses them.",

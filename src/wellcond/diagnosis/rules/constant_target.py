@@ -18,6 +18,7 @@ from wellcond.diagnosis.inspection.data import TensorFacts
 from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition
+from wellcond.diagnosis.worth import TELLS_APART
 from wellcond.results import number
 
 ENOUGH_EXAMPLES = Condition("examples", 64, origin="a class of one example in ten is missing from 64 once in 850 draws")
@@ -38,8 +39,8 @@ def constant_target(evidence: Evidence) -> Iterator[Finding]:
     Severe for labels of three classes or more. A warning for two, of which one may be rare, for targets per pixel or
     token, and for numbers. A note for numbers that are all 0 or all 1: a GAN's labels, or a residual that is to vanish;
     but severe if they are masks of the size of the images: those of a GAN are coarser. A warning if the loss is a
-    cross-entropy, all of the model is trained, and a few steps take the loss to a twentieth. Severe, too, if a whole
-    epoch was read, and they are labels of examples or that is so.
+    cross-entropy, or every example may have the outputs of another, all of the model is trained, and a few steps take
+    the loss to a twentieth. Severe, too, if a whole epoch was read, and they are labels of examples or that is so.
     """
     inspection = evidence.inspection
     if inspection is None or len(inspection.targets) != 1:
@@ -62,12 +63,16 @@ def constant_target(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _is_solved(evidence: Evidence, inspection: Inspection) -> bool:
-    """Whether labels are right at once, without a judge among the frozen weights, as a generator has."""
+    """Whether outputs are right at once, without a judge among the frozen weights, as a generator has.
+
+    These are of labels, or such that every example may have those of another.
+    """
     own = None if evidence.trial is None else evidence.trial.own
+    are_alike = own is not None and own.paired is not None and own.paired.gain < TELLS_APART
     is_of_labels = inspection.output is not None and inspection.output.loss_kind in CROSS_ENTROPIES
     is_whole = all(w.is_trainable for w in inspection.weights)
     return (
-        is_of_labels
+        (is_of_labels or are_alike)
         and is_whole
         and own is not None
         and evidence.trial is not None

@@ -38,6 +38,14 @@ PER_FEATURE = Condition(
 )
 SLOW = Condition("share of the targets' variance that slow directions predict", 0.1, origin="see ill-conditioned-input")
 
+BY_HEART = Condition(
+    "loss after / before, of the batches that were trained on", 0.75, origin="enough to be learned, and not noise"
+)
+OF_OTHERS = Threshold(
+    "loss of other batches after training / before", 1.05, math.nan,
+    origin="0.2 to 0.98 for tasks of which anything can be learned in some fifty steps",
+)  # fmt: skip
+
 
 @rule("labels-unrelated", quantity=TRAINING_LOSS)
 def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
@@ -46,30 +54,32 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
     Three leave-one-out probes, by the nearest neighbor, a linear and a smooth fit, and the correlation of every single
     feature lie within four standard deviations of shuffled targets, for at least 128 examples (256: severe); if one
     class has more than half of them, the others count twice. The inputs must have structure beyond the Marchenko-Pastur
-    edge, or, for targets that are numbers, at least 16 examples per feature, with which a smooth fit has power. Of
-    sequences of tokens with a label for every position, it is compared how often each token and each label occurs in a
-    sequence. For one label of a whole sequence, the features are tokens, tokens at their places, and pairs of
-    neighbors; without structure in the tokens, as in an exercise like parity, it is a warning, since such a label may
-    depend on more. Not reported for classes of noise, and if the network has learned something; a warning if what it
-    learns of half of the batches is of no use for the others.
+    edge, or at least 16 examples per feature, with which a smooth fit has power, and targets that are numbers; for
+    classes it is a warning then, if they are learned by heart: what a run learns of half of the batches is of no use
+    for the others. Of sequences of tokens with a label for every position, it is compared how often each token and each
+    label occurs in a sequence. For one label of a whole sequence, the features are tokens, tokens at their places, and
+    pairs of neighbors; without structure in the tokens, as in an exercise like parity, it is a warning, since such a
+    label may depend on more. Not reported if the network has learned something or learns what is of use for other
+    batches.
     """
     trial = evidence.trial
     relation = None if trial is None else trial.relation or trial.token_relation
     if trial is None or relation is None or trial.has_learned:
         return
-    is_dense = relation.is_regression and relation.examples >= max(EXAMPLES.severe, PER_FEATURE.at * relation.features)
+    is_crowded = relation.examples >= max(EXAMPLES.severe, PER_FEATURE.at * relation.features)
+    is_dense = relation.is_regression and is_crowded
     is_structured = relation.structure >= STRUCTURE.at or is_dense
-    is_open = relation.is_of_whole and not is_structured
+    is_open = (relation.is_of_whole or (is_crowded and trial.learns_by_heart)) and not is_structured
     has_power = relation.effective >= (EXAMPLES.severe if is_open else EXAMPLES.warn) and (is_structured or is_open)
     is_slow = relation.slow is not None and relation.slow.rest > SLOW.at
     if not has_power or relation.best > CHANCE.severe or is_slow:
         return
     is_learned = trial.own is not None and trial.outcome(trial.own) == "learns"
-    if is_learned and not (trial.held_out is not None and trial.held_out.is_memorized):
+    if is_learned and not trial.learns_by_heart:
         return
     yield Finding(
         rule="labels-unrelated",
-        severity="severe" if relation.effective >= EXAMPLES.severe and not is_open and not is_learned else "warning",
+        severity="severe" if relation.effective >= EXAMPLES.severe and not is_open else "warning",
         basis="measured",
         summary=f"over {relation.examples} examples the inputs do not predict the targets: the nearest neighbor's "
         f"target is {number(relation.neighbor)}, a linear fit {number(relation.linear)} and a smooth fit "
@@ -85,5 +95,38 @@ def labels_unrelated(evidence: Evidence) -> Iterator[Finding]:
         },
         reason="Targets that can be learned from inputs are similar for neighbors; shuffled or sorted targets are "
         "not. The usual cause is an index that shuffles or sorts one of the two.",
+        remedy="# look at some inputs next to their labels: are both in one order, and shuffled by one index?",
+    )
+
+
+@rule("labels-unrelated", quantity=TRAINING_LOSS)
+def learned_by_heart(evidence: Evidence) -> Iterator[Finding]:
+    """What is learned of half of the batches makes the others worse, for data that the probes cannot read.
+
+    With the optimizer as it is, the loss of the first half falls by a quarter, and that of the others rises above where
+    it began by a twentieth. A warning: a task may need more data than were read. Not reported where each user or item
+    has a row of its own in a table, which is learned by heart on purpose, and where the loss of a constant is not
+    known.
+    """
+    trial, inspection = evidence.trial, evidence.inspection
+    if trial is None or inspection is None or trial.relation is not None or trial.token_relation is not None:
+        return
+    held, names = trial.held_out, [each for each in inspection.inputs if each.is_index and len(each.shape) == 1]
+    is_table = any(not each.may_be_lengths for each in names)
+    if held is None or is_table or not trial.constant or not held.seen < BY_HEART.at * held.before:
+        return
+    if not OF_OTHERS.is_warning(held.unseen / held.before):
+        return
+    yield Finding(
+        rule="labels-unrelated",
+        severity="warning",
+        basis="tried",
+        summary=f"trained on half of the batches, the loss of these falls from {number(held.before)} to "
+        f"{number(held.seen)}, and that of the others rises to {number(held.unseen)}: what is learned is of no use for "
+        "other examples.",
+        evidence={"loss before": held.before, "loss of its batches": held.seen, "loss of the others": held.unseen},
+        limits=OF_OTHERS.limits(held.before),
+        reason="What belongs together in one batch does so in the others, unless an index shuffles or sorts one of the "
+        "two alone: then only single examples can be learned, by heart.",
         remedy="# look at some inputs next to their labels: are both in one order, and shuffled by one index?",
     )

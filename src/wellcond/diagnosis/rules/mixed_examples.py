@@ -32,22 +32,16 @@ STATISTICS = Condition(
     origin="0.2 to 0.4 for features that are standardized over eight examples instead of 32; about 1 for a norm over "
     "the batch, which grows with it",
 )  # fmt: skip
-NEEDLESS = Condition("the same, where inputs alone predict targets", 0.1, origin="predictions one by one are others")
-PREDICTS = Condition(
-    "the best of three probes of the data, in standard deviations of shuffled targets", 8.0,
-    origin="chance exceeds 4 once in 30,000 probes",
-)  # fmt: skip
 
 
 @rule("mixed-examples")
 def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     """Outputs of an example that depend on the others of its batch, without a BatchNorm.
 
-    The last few examples are passed through once more, alone. Severe after a recurrent or attention layer that is not
-    `batch_first`, which takes the examples for steps of a sequence, if a trial does not show that the network trains,
-    or if outputs change by a tenth although every input alone predicts its target; otherwise a warning. If the order of
-    the examples does not matter they are statistics over a batch, as a BatchNorm's: a note if outputs change by less
-    than a half and the network trains, and a warning otherwise.
+    The last few examples are passed through once more, alone. Severe: outputs then belong to other examples, whatever
+    the loss does, as after a recurrent or attention layer that is not `batch_first`, which takes the examples for steps
+    of a sequence. If the order of the examples does not matter they are statistics over a batch, as a BatchNorm's: a
+    note if outputs change by less than a half and the network trains, and a warning otherwise.
     """
     mixing = None if evidence.behavior is None else evidence.behavior.mixing
     if mixing is None or mixing.difference < CHANGE.warn:
@@ -57,13 +51,10 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     are_statistics = mixing.is_symmetric and not is_turned
     does_not_train = evidence.trial is not None and not evidence.trial.trains
     is_slight = are_statistics and mixing.difference < STATISTICS.at and not does_not_train
-    relation = None if evidence.trial is None else evidence.trial.relation
-    is_needless = relation is not None and relation.best > PREDICTS.at and mixing.difference > NEEDLESS.at
-    is_lost = is_turned or does_not_train or is_needless
     yield Finding(
         rule="mixed-examples",
         layer=mixing.layer,
-        severity="severe" if is_lost and not are_statistics else "note" if is_slight else "warning",
+        severity="severe" if not are_statistics else "note" if is_slight else "warning",
         basis="proven",
         summary=f"the outputs of an example change by {mixing.difference:.0%} with the others of its batch, first at "
         f"{mixing.layer or 'the model'}"

@@ -38,8 +38,8 @@ def order_lost(evidence: Evidence) -> Iterator[Finding]:
 
     The steps change places and the outputs stay the same; over up to 1024 examples a linear fit of steps at their
     places, or of pairs of neighbors, has an error of 0.9 or less of that of a fit of their sums. Severe if the trial
-    shows that the network does not train, or does not show that it does and the error is half of it or less; a warning
-    if that is not known, or if it trains and the error is half of it or less. Blocks of an image are steps too. Sets,
+    shows that the network does not train, or if the error is half of it or less, unless the loss of the trial is halved
+    without the order; a warning then, and if nothing is known of the training. Blocks of an image are steps too. Sets,
     counts of words and clouds of points have no such fit.
     """
     order = None if evidence.behavior is None else evidence.behavior.order
@@ -104,9 +104,9 @@ def _severity(evidence: Evidence, ratio: float) -> Severity | None:
         return None
     if trial is None:
         return "warning"
-    if trial.trains is False or (BETTER.is_severe(ratio) and not trial.trains):
-        return "severe"
-    return None if trial.trains and not BETTER.is_severe(ratio) else "warning"
+    if BETTER.is_severe(ratio):
+        return "warning" if trial.has_learned or trial.halves else "severe"
+    return "severe" if trial.trains is False else "warning" if trial.trains is None else None
 
 
 def _finding(order: Order, severity: Severity, why: str, numbers: dict[str, float | str]) -> Finding:

@@ -54,7 +54,7 @@ def not_reached(evidence: Evidence) -> Iterator[Finding]:
     Severe if layers that are called hold a tenth of all weights or are two or more: their outputs are computed and
     thrown away, like a residual branch that is never added, or cut off by a detach. One layer alone may be spare.
     Layers that are never called are a note unless they hold half of all weights; experts that a router did not choose
-    are never severe. Layers under `no_grad` that the optimizer holds are severe if they hold half of all weights and
+    are never severe. Layers under `no_grad` that the optimizer holds are severe if they hold a tenth of all weights and
     these are as an initialization leaves them; what has been trained before may be fixed on purpose. Weights that get a
     gradient in training mode are not reported.
     """
@@ -92,7 +92,7 @@ def _unused(inspection: Inspection, called: list[Weight], weights: list[Weight])
 def _under_no_grad(model: nn.Module, cut: list[Weight], weights: list[Weight]) -> Finding:
     share, layers = share_of(cut, weights), layers_of(cut)
     is_held = any(w.is_held for w in cut)
-    is_lost = share >= NEVER_CALLED.severe and are_fresh(model, layers)
+    is_lost = share >= UNUSED.severe and are_fresh(model, layers)
     state = ", still as they were initialized" if is_lost else ""
     return Finding(
         rule="no-gradient",
