@@ -28,7 +28,7 @@ from wellcond.treatment.arm import Arm
 from wellcond.treatment.arm_job import ArmJob
 from wellcond.treatment.comparison import Comparison
 from wellcond.treatment.conditions import conditions_of
-from wellcond.treatment.launching.processes import Processes
+from wellcond.treatment.launching.processes import Processes, _Worker
 from wellcond.treatment.treat import treat
 from wellcond.treatment.treatment import TOGETHER, Treatment
 
@@ -381,7 +381,11 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_other_processes_give_the_same_and_the_users_tensors_stay_where_they_are() -> None:
+def test_other_processes_give_the_same_and_the_users_tensors_stay_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started, start = [], _Worker.start
+    monkeypatch.setattr(_Worker, "start", lambda threads: started.append(start(threads)) or started[-1])
     problem, optimizer = wide()
     here = short(problem, "rate", "scale-amended", "less-dropout", optimizer=optimizer, seeds=[0, 1])
     there = short(
@@ -392,6 +396,8 @@ def test_other_processes_give_the_same_and_the_users_tensors_stay_where_they_are
     assert there.refused == here.refused
     assert there.cost.u == here.cost.u
     assert not any(p.is_shared() for p in problem.model.parameters())
+    assert len(started) == 2  # which all runs share
+    assert not any(worker.process.is_alive() for worker in started)
 
 
 @pytest.mark.slow

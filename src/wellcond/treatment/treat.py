@@ -118,14 +118,9 @@ def treat(
     with one_thread():
         conditions = conditions_of(problem, optimizer, momentum, steps, seeds, validation)
         first = first_steps(conditions)
-    with own_arithmetic():
-        comparison = Comparison(
-            conditions,
-            seeds,
-            None if chosen is None else len(chosen),
-            launcher if isinstance(launcher, Launcher) else launcher_of(launcher),
-            later,
-        )
+    launcher = launcher if isinstance(launcher, Launcher) else launcher_of(launcher)
+    with own_arithmetic(), launcher.open():
+        comparison = Comparison(conditions, seeds, None if chosen is None else len(chosen), launcher, later)
         if precision := problem.says_precision("all arms are trained", "curvature and conditioning are"):
             comparison.notes.append(precision)
         seconds = comparison.plan(first)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -72,6 +73,11 @@ class Launcher(ABC):
     @abstractmethod
     def run(self, jobs: Sequence[Job[E]], tell: Tell) -> Generator[E]:
         """Run all jobs, the first ones first, and yield each as it ends."""
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Inside, what one run has started is there for the next."""
+        yield
 
     def again(self, job: Job[E], ended: E) -> Job[E] | None:
         """The next attempt of a job that ended so; None if there is none."""

@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -74,6 +74,17 @@ class Processes(Launcher):
 
     workers: int | None = None
     stop: connection.Connection | None = None
+    _open: list[list[_Worker]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Processes that wait for the next run, for each `open()` that this is inside of."""
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Inside, the processes of one run wait for the next: each takes seconds to import torch."""
+        self._open.append([])
+        try:
+            yield
+        finally:
+            _end(self._open.pop())
 
     def run(self, jobs: Iterable[Job[E] | None], tell: Tell) -> Generator[E]:
         """Run all jobs. The next one is asked for when a process is free for it; None if it has to wait for others."""
@@ -82,7 +93,7 @@ class Processes(Launcher):
         threads = max(1, cores // workers)
         waiting = iter(jobs)
         failed: list[Job[E]] = []
-        idle: list[_Worker] = []
+        idle = self._open[-1] if self._open else []
         busy: dict[connection.Connection, tuple[_Worker, Job[E]]] = {}
         try:
             while True:
@@ -114,11 +125,14 @@ class Processes(Launcher):
                 if self.stop in ready:
                     return
         finally:
-            left = [*idle, *(worker for worker, _ in busy.values())]
-            for worker in left:
-                worker.process.terminate()  # all at once: each may take a while to end
-            for worker in left:
-                worker.stop()
+            _end([*(() if self._open else idle), *(worker for worker, _ in busy.values())])
+
+
+def _end(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        worker.process.terminate()  # all at once: each may take a while to end
+    for worker in workers:
+        worker.stop()
 
 
 def _received(worker: _Worker, job: Job[E]) -> E | tuple[str, float]:
