@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -143,7 +145,7 @@ def test_of_a_captured_step_every_call_is_one_and_none_is_skipped() -> None:
 def capture(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """A list whose last entry says whether a CUDA graph is being captured."""
     states = [False]
-    monkeypatch.setattr(step_hooks, "HAS_CUDA", True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: states[-1])
     return states
 
@@ -178,6 +180,37 @@ def test_replays_of_a_graph_are_steps_whose_losses_are_written_to_one_place(capt
     assert not len(history.series("skipped_steps"))
     assert any("CUDA graph" in note for note in rec.notes)
     assert (rec.findings, rec.problems) == ((), [])
+
+
+WITHOUT_GPU = """
+import torch
+
+def refuse(*_):
+    raise RuntimeError("CUDA driver version is insufficient for CUDA runtime version")
+
+torch.version.cuda = "13.0"
+torch.cuda.is_current_stream_capturing = torch.cuda.current_stream = torch.cuda.synchronize = refuse
+torch._C._cuda_isCurrentStreamCapturing = refuse
+import wellcond as wc
+
+model = torch.nn.Linear(3, 1)
+optimizer, x = torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(8, 3)
+with wc.Recorder(model, optimizer, torch.nn.MSELoss()) as rec:
+    for _ in range(5):
+        value = torch.nn.functional.mse_loss(model(x), x[:, :1])
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        rec.step(value, (x, x[:, :1]))
+assert rec.problems == [], rec.problems
+assert len(rec.history.series("gradient_norm")), "gradients are not read"
+"""
+
+
+@pytest.mark.slow
+def test_a_build_of_torch_for_cuda_records_on_a_machine_without_a_gpu() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_GPU], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # weights

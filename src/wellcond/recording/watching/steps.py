@@ -27,8 +27,6 @@ HALF = (torch.float16, torch.bfloat16)
 OF_GRADIENTS, OF_WEIGHTS = READ_TOGETHER = "gradients", "weights"
 """Parts of recording in which the processes of a sharded model add up what each reads."""
 
-HAS_CUDA = torch.version.cuda is not None or torch.version.hip is not None
-
 Guard = Callable[[str, Callable[[], Any]], Any]
 """Calls a function of the part with this name, counts its time, and lets no error out into the training loop."""
 
@@ -130,7 +128,7 @@ class StepWatch:
     @reads_only
     def _after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self.steps += 1
-        if HAS_CUDA and is_capturing():
+        if is_capturing():
             self.is_captured = True
         if self.before and self.updates is None:
             self._guard(OF_WEIGHTS, self._read_update)
@@ -224,5 +222,8 @@ def update_reading(step: int, read: Sequence[Norms], is_whole: bool) -> tuple[Te
 
 
 def is_capturing() -> bool:
-    """Whether a CUDA graph is being captured: what runs now would be part of it, and run at every replay."""
-    return HAS_CUDA and torch.cuda.is_current_stream_capturing()
+    """Whether a CUDA graph is being captured: what runs now would be part of it, and run at every replay.
+
+    Nothing is captured before a GPU is in use; without one, a build of torch for CUDA refuses the question.
+    """
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
