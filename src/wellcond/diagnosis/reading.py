@@ -120,6 +120,16 @@ def in_order(weights: Iterable[Weight]) -> list[Weight]:
     return sorted(weights, key=lambda w: (w.order is None, w.order or 0))
 
 
+def layer_named(name: str) -> str:
+    """A layer in a sentence, where a name such as 1 would read like a number.
+
+    Example:
+        >>> layer_named("1"), layer_named("backbone.1")
+        ('layer 1', 'backbone.1')
+    """
+    return f"layer {name}" if name.isdigit() else name
+
+
 def listed(names: list[str]) -> str:
     """Names in a sentence; of many, the first two, the last and their number.
 

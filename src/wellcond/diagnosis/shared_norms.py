@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.diagnosis.attempts import Allowance
+from wellcond.diagnosis.threshold import Condition
 from wellcond.diagnosis.trial_result import SharedNorm
 from wellcond.network.isolation.copies import copied
 from wellcond.network.taps import bracketed
@@ -18,6 +21,10 @@ from wellcond.results import Cost
 from wellcond.training.copies import CopyRun, CopyTrainer
 
 NORMS_AT_PLACES = "norms at several places"
+APART = Condition(
+    "largest difference of a place's mean and deviation from those of all places, in standard deviations of all", 0.3,
+    origin="0.01 to 0.08 for the sides of siamese and triplet networks; 0.55 to 3.4 where running statistics fit none",
+)  # fmt: skip
 
 
 def shared_norm(trainer: CopyTrainer, run: CopyRun, allowed: Allowance) -> SharedNorm | None:
@@ -29,23 +36,25 @@ def shared_norm(trainer: CopyTrainer, run: CopyRun, allowed: Allowance) -> Share
         allowed: What may be spent after the first pass.
 
     Returns:
-        None if no BatchNorm is called more than once in a pass, or further passes do not fit.
+        None if no BatchNorm is called more than once in a pass, on signals whose statistics differ, or further passes
+        do not fit.
     """
     model = copied(run.model)
     norms = {module: name for name, module in model.named_modules() if _has_statistics(module)}
     if not norms or run.diverged_at is not None:
         return None
     problem = Problem(model, run.problem.loss, run.problem.source, dropout=run.problem.dropout)
-    calls: Counter[str] = Counter()
+    calls: defaultdict[_BatchNorm, list[Tensor]] = defaultdict(list)  # mean and variance of each, of the present batch
+    sums: dict[_BatchNorm, Tensor] = {}
 
-    def on_entry(module: nn.Module, *_: object) -> None:
-        calls[norms[module]] += 1
+    def on_entry(module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        signal = next(iter([*args, *kwargs.values()])).detach().transpose(0, 1).flatten(1).float()
+        calls[module].append(torch.stack([signal.mean(1), signal.var(1, correction=0)]))
 
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # the mean over all batches
     passes = 0
-    fits = True
     with (
         CopyRun(trainer, problem, run.optimizer, 0).training(),
         torch.no_grad(),
@@ -53,25 +62,52 @@ def shared_norm(trainer: CopyTrainer, run: CopyRun, allowed: Allowance) -> Share
         contextlib.closing(problem.data()) as data,
     ):
         for index, batch in data:
+            calls.clear()
             problem.training_loss(index, batch)
             passes += 1
-            if passes == 1:
-                # the other batches, and all of them in both modes
-                fits = max(calls.values(), default=0) > 1 and allowed.has(trainer.batch_count, NORMS_AT_PLACES)
-            if not fits:
+            for norm, places in calls.items():
+                statistics = torch.stack(places)
+                if len(places) > 1 and (passes == 1 or (norm in sums and len(sums[norm]) == len(places))):
+                    sums[norm] = statistics + sums.get(norm, 0)
+                else:
+                    sums.pop(norm, None)
+            # the other batches, and all of them in both modes
+            if not sums or (passes == 1 and not allowed.has(trainer.batch_count, NORMS_AT_PLACES)):
+                sums.clear()
                 break
+        averages = {name: buffer.clone() for name, buffer in model.named_buffers()}
     trainer.cost += Cost(forwards=passes)
-    name, most = max(calls.items(), key=lambda each: each[1], default=("", 0))
-    if not fits or most < 2 * passes:
+    differences = {norm: difference_of_places(total / passes, norm.eps) for norm, total in sums.items()}
+    if not differences or max(differences.values()) < APART.at:
         return None
+    for name, buffer in model.named_buffers():
+        buffer.copy_(averages[name])  # a measurement has restored those that were there before it
     losses = {}
     for kind in ("batch", "running"):
         measured = Problem(model, problem.loss, problem.source, kind, dropout=trainer.problem.dropout)
         with measured.measuring(), torch.no_grad():
             losses[kind] = float(measured.mean_loss())
         trainer.cost += measured.cost
-    return SharedNorm(name, most // passes, losses["batch"], losses["running"])
+    most = max(differences, key=differences.__getitem__)
+    return SharedNorm(norms[most], len(sums[most]), losses["batch"], losses["running"])
 
 
-def _has_statistics(module: nn.Module) -> bool:
+def difference_of_places(statistics: Tensor, eps: float = 0.0) -> float:
+    """How far the statistics of places are from those of all places together, which running statistics become.
+
+    Args:
+        statistics: Means and variances (places, 2, channels).
+        eps: What a norm adds to variances.
+
+    Returns:
+        The largest, over places, of the RMS over channels of √((m − m̄)² + (s − s̄)²)/s̄, with the mean m and the
+        standard deviation s of a place, and m̄ and s̄ of running statistics, which average means and variances.
+    """
+    means, deviations = statistics[:, 0], (statistics[:, 1] + eps).sqrt()
+    usual = (statistics[:, 1].mean(0) + eps).sqrt()
+    squares = ((means - means.mean(0)).square() + (deviations - usual).square()) / usual.square()
+    return float(squares.mean(1).sqrt().max())
+
+
+def _has_statistics(module: nn.Module) -> TypeGuard[_BatchNorm]:
     return isinstance(module, _BatchNorm) and module.training and module.running_mean is not None

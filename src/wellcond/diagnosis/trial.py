@@ -44,6 +44,11 @@ from wellcond.training.optimizers import unwrapped
 
 HANDFUL_U, HANDFUL_STEPS = 5.0, (40, 80)
 """Passes over the problem that the handful may take, and its fewest and most steps."""
+PLATEAU_STEPS = 250
+"""Steps on a handful whose loss ends where a constant's is. CTC and attention that begins uniform leave it after 100 to
+200 steps of Adam; a network that sees nothing of its inputs never does."""
+AT_CONSTANT = 0.95
+"""Loss over that of a constant from which on nothing of the handful has been learned."""
 FEWEST_ON_GPU = 24
 """Steps on a handful on a GPU where few steps are allowed: there each counts as a step on a whole mini-batch."""
 FEW_STEPS, FEWER_BATCHES = 150.0, 4
@@ -162,7 +167,7 @@ def trial(
         what = "a handful of examples"
         if allowed.has(price, what, keep=spare if trains else 0.0):
             with Undropped(dropped) if dropped else contextlib.nullcontext():
-                fit = functools.partial(_few, problem, batches[0], in_pass, steps, failures)
+                fit = functools.partial(_few, problem, batches[0], in_pass, steps, failures, allowed)
                 few = failures.attempt(what, fit, None)  # a step may raise, and the runs before have shown it
         of_one_point = None
         unreached: tuple[str, ...] = ()
@@ -274,8 +279,13 @@ def _training(
         problem.count_copies(Cost(trainer.cost.forwards * share, trainer.cost.backwards * share))
 
 
-def _few(problem: Problem, batch: Batch, in_pass: float, steps: int, failures: Failures) -> Handful | None:
-    """Whether a few examples can be fitted: at two rates for a while, then at the better one."""
+def _few(
+    problem: Problem, batch: Batch, in_pass: float, steps: int, failures: Failures, allowed: Allowance
+) -> Handful | None:
+    """Whether a few examples can be fitted: at two rates for a while, then at the better one.
+
+    Where it ends about where a constant is, it goes on for longer: some losses stay there for a while, as CTC does.
+    """
     examples = handful(problem, batch, FEW)
     count = None if examples is batch else examples_in(examples)
     if problem.device.type == "cpu":  # on a GPU a step takes the same time for few examples
@@ -296,6 +306,12 @@ def _few(problem: Problem, batch: Batch, in_pass: float, steps: int, failures: F
             runs.append((after if math.isfinite(after) else math.inf, lr, run))
         _, lr, best = min(runs, key=lambda each: each[0])
         best.run(steps // 3)
+        constant = _constant(problem, start, [examples], before)
+        longer = PLATEAU_STEPS - len(best.losses)
+        on_gpu, size = problem.device.type == "cuda", examples_in(batch)
+        price = longer * (1.0 if on_gpu else min(FEW / size, 1.0))
+        if _is_at_constant(best, before, constant) and allowed.has(price, "a handful of examples for longer"):
+            best.run(longer)
         uphill = None
         is_judged = False
         if best.losses and plunges(best.losses):
@@ -305,7 +321,6 @@ def _few(problem: Problem, batch: Batch, in_pass: float, steps: int, failures: F
             opposite = trainer.start(lr, dropout=False, maximize=True)
             opposite.run(len(best.losses))
             uphill = opposite.evaluate()[0]
-        constant = _constant(problem, start, [examples], before)
         lost = None
         with failures.recording("whether every term of the loss has a gradient"), best.counted() as copy:
             lost = lost_slope(copy)
@@ -328,6 +343,12 @@ def _held_out(trainer: CopyTrainer, batches: Sequence[Batch], steps: int) -> Hel
     seen = fmean(run.evaluate())
     trainer.cost += one_half.cost + others.cost
     return HeldOut(seen, unseen, before)
+
+
+def _is_at_constant(run: CopyRun, before: float, constant: float | None) -> bool:
+    """Whether a run ends no more than a twentieth below a constant's loss, or below its start if that is not known."""
+    reference = before if constant is None else min(before, constant)
+    return run.diverged_at is None and run.evaluate()[0] > AT_CONSTANT * reference > 0
 
 
 def _few_worth(problem: Problem, batch: Batch, in_pass: float, few: Handful) -> Paired | None:

@@ -128,9 +128,12 @@ class OtherOutputs:
         p = self.probabilities()
         if self.tail[:1] in (("Sigmoid",), ("Softmax",)):
             p = self.outputs.double().flatten(1) if self.outputs.dim() > 1 else self.outputs.double()[:, None]
-        return (
-            None if p is None else float(((p < FLAT_PROBABILITY) | (p > 1 - FLAT_PROBABILITY)).all(-1).double().mean())
-        )
+        if p is None:
+            return None
+        are_flat = (p < FLAT_PROBABILITY) | (p > 1 - FLAT_PROBABILITY)
+        if p.shape[-1] > 1 and self.class_dim is not None:  # of ten thousand classes that are alike, each has little
+            are_flat = p.amax(-1, keepdim=True) > 1 - FLAT_PROBABILITY
+        return float(are_flat.all(-1).double().mean())
 
     def accuracy(self) -> float | None:
         p, hot = self.probabilities(), self._one_hot()

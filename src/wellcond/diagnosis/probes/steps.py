@@ -6,7 +6,7 @@ Legend: N examples, T steps. A *grid* is a tensor with the examples in front and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -189,7 +189,7 @@ def compared(subject: Subject, layout: Layout) -> Compared | None:
         None where there is no target for each step.
     """
     target = subject.once(target_of)
-    grid = None if target is None else next(layout.grids(target, 1), None)
+    grid = None if target is None else _target_grid(layout, target)
     if subject.outputs is None or target is None or grid is None:
         return None
     problem = subject.problem
@@ -201,7 +201,7 @@ def compared(subject: Subject, layout: Layout) -> Compared | None:
     steps = (grid != _of_others(grid)).transpose(0, 1).flatten(1).any(1).nonzero().flatten().tolist()
     for step in dict.fromkeys(steps[len(steps) * quarter // 4] for quarter in (2, 1, 3) if steps):
         changed = target.clone()
-        next(layout.grids(changed, 1))[:, step] = _of_others(grid)[:, step]
+        _target_grid(layout, changed)[:, step] = _of_others(grid)[:, step]  # type: ignore[index]  # a view, as above
         if (after := loss_gradient(subject, changed)) is None:
             continue
         pairs = zip(layout.grids(before, SPARE), layout.grids(after, SPARE), strict=True)
@@ -213,6 +213,11 @@ def compared(subject: Subject, layout: Layout) -> Compared | None:
         if problem.loss is own_loss:
             return None
     return None
+
+
+def _target_grid(layout: Layout, target: Tensor) -> Tensor | None:
+    """The targets as a grid: a step may be missing, or one more be there, of which the loss leaves out the first."""
+    return next(replace(layout, steps=layout.steps + 1).grids(target, 2), None)
 
 
 def _of_others(grid: Tensor) -> Tensor:

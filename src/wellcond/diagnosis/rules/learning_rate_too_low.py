@@ -99,14 +99,14 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     faster = [
         each for each in higher if trial.outcome(each) in FALLING and trial.fall(each)[0] > FASTER.at * fall_early
     ]
-    if len(faster) < 2:
+    limit = evidence.max_lr.value if evidence.max_lr is not None else math.inf
+    is_far_below = OF_LIMIT.is_severe(own.lr / limit) if 0 < limit < math.inf else False
+    if len(faster) < (1 if is_far_below and own.moved < AT_REST.at else 2):
         return
     best = max(faster, key=lambda each: trial.fall(each)[0])
     if reached >= (best.lr if is_endless else min(each.lr for each in faster)):
         return  # a warm-up, a one-cycle or a decay: the schedule has such rates itself
     steps = 0.1 * len(own.run.losses) / fall
-    limit = evidence.max_lr.value if evidence.max_lr is not None else math.inf
-    is_far_below = OF_LIMIT.is_severe(own.lr / limit) if 0 < limit < math.inf else False
     speed_up = trial.fall(best, early=True)[0] / fall_early
     catch_up = len(own.run.losses) * trial.fall(best)[0] / fall
     is_behind = SPEED_UP.is_warning(speed_up) and CATCH_UP.is_warning(catch_up) and _is_above_constant(trial, own)

@@ -18,7 +18,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
-from wellcond.diagnosis.reading import is_embedding
+from wellcond.diagnosis.reading import is_embedding, layer_named
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -71,8 +71,9 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
                 layer=signal.name,
                 severity=of_symptom(evidence, is_far=SIMILARITY.is_severe(variation)),
                 basis="measured",
-                summary=f"{signal.name} maps all {inspection.examples} examples to nearly the same outputs: they vary "
-                f"by {number(variation)} of their size, those of {before.name} by {number(before.variation or 0.0)}.",
+                summary=f"{layer_named(signal.name)} maps all {inspection.examples} examples to nearly the same "
+                f"outputs: they vary by {number(variation)} of their size, those of {layer_named(before.name)} by "
+                f"{number(before.variation or 0.0)}.",
                 evidence={"variation": variation, "variation before": before.variation or 0.0},
                 limits=SIMILARITY.limits(),
                 reason="No later layer can distinguish examples that one layer maps to one point (the ordered phase "

@@ -15,15 +15,15 @@ from torch import nn
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.reading import listed
+from wellcond.diagnosis.reading import layer_named, listed
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
 
 GAP = Threshold(
     "loss with running statistics / loss with batch statistics, of a network whose BatchNorm is called several times",
-    2.0, math.nan,
-    origin="1.5 for both sides of a siamese network with 32 examples; 3 to 300 where signals differ",
+    1.5, math.nan,
+    origin="0.65 to 1.1 for sides of siamese and triplet networks and for a recurrence; 2.3 to 32 where signals differ",
 )  # fmt: skip
 MARGIN = Condition("loss difference / loss of the best constant", 0.1, origin="less is not worth a warning")
 CLEARLY_LEARNED = Condition("loss / loss of the best constant", 0.5, origin="below it the network has clearly learned")
@@ -60,8 +60,8 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
             layer=w.layer,
             severity="severe",
             basis="proven",
-            summary=f"{w.layer} and {listed(others)} hold the same weight, of shape {list(w.shape)}, and cannot learn "
-            "different things.",
+            summary=f"{layer_named(w.layer)} and {listed(others)} hold the same weight, of shape {list(w.shape)}, and "
+            "cannot learn different things.",
             evidence={"shape": str(list(w.shape)), "shared with": listed(others)},
             reason="Their gradients add up in one tensor. Only an embedding and its decoder usually share on purpose.",
             treatment="own-layers",
@@ -73,10 +73,10 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
 def shared_statistics(evidence: Evidence) -> Iterator[Finding]:
     """One BatchNorm at several places whose signals differ: its running statistics are a mix that fits none of them.
 
-    After the trial's run they are averaged anew, and the loss with them is more than twice that with each batch's
-    own, and higher by a tenth of a constant's loss. Severe if that with each batch's own is below half of a constant's
-    and the other is not; otherwise a warning. Places that see the same kind of signal, as the two sides of a siamese
-    network, may share one.
+    After the trial's run they are averaged anew. Means or deviations of the places differ, and the loss with running
+    statistics is above one and a half times that with each batch's own by a tenth of a constant's loss. Severe if that
+    with each batch's own is below half of a constant's and the other is not; otherwise a warning. Places that see the
+    same kind of signal, as the two sides of a siamese network, may share one.
     """
     trial = evidence.trial
     norm = None if trial is None else trial.shared_norm
@@ -91,9 +91,9 @@ def shared_statistics(evidence: Evidence) -> Iterator[Finding]:
         layer=norm.name,
         severity="severe" if is_lost else "warning",
         basis="tried",
-        summary=f"{norm.name} is called {norm.calls} times in a pass, on signals that differ: after the trial the loss "
-        f"is {number(norm.batch)} with the statistics of each batch, and {number(norm.running)} with running ones, "
-        "which evaluation uses.",
+        summary=f"{layer_named(norm.name)} is called {norm.calls} times in a pass, on signals that differ: after the "
+        f"trial the loss is {number(norm.batch)} with the statistics of each batch, and {number(norm.running)} with "
+        "running ones, which evaluation uses.",
         evidence={
             "calls": float(norm.calls),
             "loss with batch statistics": norm.batch,

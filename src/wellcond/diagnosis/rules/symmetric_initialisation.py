@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.weights import Weight
+from wellcond.diagnosis.reading import layer_named
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import network_has_learned
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -49,7 +50,7 @@ def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
     are_affine = all(w.role == "weight" for w in same)
     names = ", ".join(repr(w.name) for w in same)
     for w in same:
-        layer = f"layer {w.layer}" if w.layer.isdigit() else w.layer
+        layer = layer_named(w.layer)
         yield Finding(
             rule="symmetric-initialisation",
             layer=w.layer,
@@ -110,8 +111,8 @@ def copies_of_one_layer(evidence: Evidence) -> Iterator[Finding]:
         layer=first.layer,
         severity="severe",
         basis="proven",
-        summary=f"{first.layer} and {len(first.twins)} other layer{'s' * (len(first.twins) > 1)} are copies of one, in "
-        "weights and gradients, and stay copies.",
+        summary=f"{layer_named(first.layer)} and {len(first.twins)} other layer{'s' * (len(first.twins) > 1)} are "
+        "copies of one, in weights and gradients, and stay copies.",
         evidence={"units": 1.0 + len(first.twins), "different units": 1.0, "RMS of the weight": first.rms},
         reason="Layers that start identical and get the same gradient are one layer, however many there are.",
         remedy=f"for name in [{names}]:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))",
