@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import wellcond as wc
 from wellcond.diagnosis.labels import relation
 from wellcond.problem.apart import StepLoss, taken_apart, with_drawn_targets
 from wellcond.problem.problem import Problem
@@ -111,6 +112,46 @@ def test_not_apart(step):
     before = torch.random.get_rng_state()
     assert taken_apart(problem) is problem
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def with_length_of_inputs(model, batch):
+    goal = torch.full((len(batch[0]),), 2)
+    goal[:] = torch.cat([each["label"] for each in batch[1]])
+    return F.cross_entropy(model(batch[0]), goal)
+
+
+def at_places(model, batch):
+    outputs = model(batch[0])
+    picked = [outputs[i, each["place"][0] + each["place"][1]] for i, each in enumerate(batch[1])]
+    return F.mse_loss(torch.stack(picked), torch.cat([each["label"] for each in batch[1]]).float())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [with_length_of_inputs, at_places], ids=lambda step: step.__name__)
+def test_targets_in_a_dict_for_each_example_are_not_cut_along_the_batch(step):
+    targets = [{"label": y[None], "place": torch.tensor([int(y) // 2, int(y) % 2])} for y in Y]
+    problem = Problem.from_step(nn.Linear(5, 3), step, [(X, targets)])
+    assert taken_apart(problem) is problem
+    diagnosis = wc.diagnose(problem, torch.optim.Adam(problem.model.parameters(), 1e-3))
+    assert "output-loss-mismatch" not in [each.rule for each in diagnosis.findings]
+    assert not [why for why in diagnosis.failed.values() if "Error" in why]
+
+
+def test_lengths_of_sequences_next_to_targets_of_another_length():
+    """CTC's targets in one row: the loss with the batch's own targets is that of the step."""
+    flat, lengths = torch.tensor([1, 2, 1, 2, 2, 1]), torch.tensor([2, 3, 1])
+    x = X[:3, None].expand(3, 8, 5).contiguous()
+
+    def ctc(model, batch):
+        x, flat, lengths = batch
+        logs = model(x).log_softmax(2).transpose(0, 1)
+        return F.ctc_loss(logs, flat, torch.full((len(x),), 8), lengths)
+
+    model = nn.Linear(5, 3)
+    apart = taken_apart(Problem.from_step(model, ctc, [(x, flat, lengths)]))
+    assert isinstance(apart.loss, StepLoss)
+    (outputs, targets) = model(x), next(iter(apart.loader))[1]
+    torch.testing.assert_close(apart.loss(outputs, targets), ctc(model, (x, flat, lengths)))
 
 
 def test_batches_stay_as_they_are():

@@ -83,8 +83,9 @@ class StepLoss:
     def __call__(self, outputs: Any, targets: Any) -> Any:
         """The loss. Examples may be fewer than in the batch: tensors that are no targets are cut to their number."""
         parts = targets if isinstance(targets, tuple) else (targets,)
-        count = next(len(t) for t in parts if isinstance(t, Tensor))
-        leaves = [_first(leaf, count) for leaf in self._leaves]
+        leaves = list(self._leaves)
+        if any(len(part) != len(leaves[place]) for place, part in zip(self._targets, parts, strict=True)):
+            leaves = [_first(leaf, len(parts[0])) for leaf in leaves]
         for place, target in zip(self._targets, parts, strict=True):
             leaves[place] = target
         calls = iter([outputs])
@@ -115,10 +116,13 @@ def taken_apart(problem: Problem) -> Problem:
         loss = _loss_of(problem, problem.loss, batches[0])
         if loss is None:
             return problem
-        pairs = [
-            (_inputs(problem, function, index, batch), loss.targets_of(batch)) for index, batch in enumerate(batches)
-        ]
-        apart = Problem(problem.model, loss, pairs, problem.batchnorm, dropout=problem.dropout)
+        calls = [_call(problem, function, index, batch) for index, batch in enumerate(batches)]
+        pairs = [(inputs, loss.targets_of(batch)) for (inputs, _), batch in zip(calls, batches, strict=True)]
+        autocast = problem.precision.autocast or calls[0][1]
+        scaler = problem.precision.scaler
+        apart = Problem(
+            problem.model, loss, pairs, problem.batchnorm, dropout=problem.dropout, autocast=autocast, scaler=scaler
+        )
         apart.count_copies(problem.cost - before)
         return apart
     return problem
@@ -181,12 +185,14 @@ def _asked(
     return inputs, -torch.autograd.grad(loss, [leaf])[0]
 
 
-def _inputs(problem: Problem, function: Step, index: int, batch: Any) -> Any:
-    """What the step calls the model with."""
-    calls: list[Any] = []
+def _call(problem: Problem, function: Step, index: int, batch: Any) -> tuple[Any, torch.dtype | None]:
+    """What the step calls the model with, and the dtype of an autocast that it has entered; None without one."""
+    calls: list[tuple[Any, torch.dtype | None]] = []
+    kind = problem.device.type
 
     def note(*args: Any, **kwargs: Any) -> Any:
-        calls.append(as_inputs(problem.model, args, kwargs))
+        autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        calls.append((as_inputs(problem.model, args, kwargs), autocast))
         raise _Called
 
     seed_generators((problem.dropout or 0) + index, problem.device)
@@ -196,13 +202,21 @@ def _inputs(problem: Problem, function: Step, index: int, batch: Any) -> Any:
 
 
 def _loss_of(problem: Problem, step: TrainingStep, batch: Any) -> StepLoss | None:
-    """The loss of the step; None if it is no function of the outputs of one call and of tensors of the batch."""
+    """The loss of the step; None if it is no function of the outputs of one call and of tensors of the batch.
+
+    One of these has to be as long as the outputs or what the model is called with. Tensors of single examples, as the
+    boxes in a list of dicts are, can neither be cut nor exchanged along the batch.
+    """
     function = step.function
     whole = _value(problem.training_loss(0, (batch, NoTargets)))  # raises if the step trains the model itself
     returned: list[Any] = []
+    lengths: set[int] = set()
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         returned.append(problem.model(*args, **kwargs))
+        lengths.update(
+            len(t) for t in tree_flatten((args, kwargs, returned[-1]))[0] if isinstance(t, Tensor) and t.dim()
+        )
         return returned[-1]
 
     seed_generators(problem.dropout or 0, problem.device)
@@ -225,7 +239,8 @@ def _loss_of(problem: Problem, step: TrainingStep, batch: Any) -> StepLoss | Non
         return None
     changed = {place: [*leaves[:place], _other(leaves[place]), *leaves[place + 1 :]] for place in places}
     targets = [place for place, others in changed.items() if not _is_same(at(others), whole)]
-    return StepLoss(step, batch, targets, problem.model) if targets else None
+    of_examples = [place for place in targets if len(leaves[place]) in lengths]
+    return StepLoss(step, batch, targets, problem.model) if of_examples else None
 
 
 def _value(loss: Any) -> float:
