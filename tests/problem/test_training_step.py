@@ -113,8 +113,11 @@ def test_several_losses_of_a_step_are_summed() -> None:
 def test_a_diagnosis_says_what_a_step_does_not_show() -> None:
     model = seeded(Net)
     diagnosis = wc.diagnose(wc.Problem.from_step(model, lightning, BATCHES), adam(model))
-    assert {*diagnosis.failed} == {"the outputs", "the targets"}
-    assert all("returns its loss alone. Write wc.Problem(model, loss" in why for why in diagnosis.failed.values())
+    assert not diagnosis.failed
+    for what in ("the outputs", "the targets"):
+        assert diagnosis.not_covered[what] == "a training step returns its loss alone"
+    assert diagnosis.verdict().endswith("Not covered: the outputs and the targets.")
+    assert "not covered           the outputs, the targets: a training step returns its" in str(diagnosis)
     assert "the data and the gradients of every layer" in diagnosis.verdict()
     assert None not in (diagnosis.trial, diagnosis.max_lr, diagnosis.neurons)
     assert diagnosis.about["loss"] == "lightning"

@@ -22,7 +22,7 @@ from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.measurements.layers.conditioning import ConditioningTable
 from wellcond.measurements.layers.neurons import NeuronTable
 from wellcond.network.calling import dtype_name
-from wellcond.problem.training_step import TrainingStep
+from wellcond.problem.training_step import ONLY_A_LOSS, TrainingStep
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import COST, LR, PARAMETERS, PART_COST, PART_ESTIMATE
 from wellcond.results.text import WHOLE_MODEL, sentence
@@ -39,6 +39,8 @@ CHECKED = {
 """What the parts after the inspection check, in the words of a clean bill."""
 ESSENTIAL = (PartName.INSPECTION, PartName.GRADIENTS, PartName.TRIAL, *OUTPUTS)
 """Without one of these nobody can say that nothing is wrong."""
+HIDDEN_BY_A_STEP = ("the outputs", "the targets")
+"""What a training step of one's own does not show."""
 ASSUMED_LR = 0.01
 """Rate of SGD with momentum, which the trial takes without an optimizer. If it does not learn, rates from a tenth to a
 hundred times this are tried too."""
@@ -153,8 +155,14 @@ class Diagnosis(Result):
 
     @property
     def not_covered(self) -> dict[str, str]:
-        """Layers without conditioning numbers, and why."""
-        return {} if self.conditioning is None else self.conditioning.not_covered
+        """Layers without conditioning numbers, and what a training step does not show, each with the reason."""
+        hidden = dict.fromkeys(HIDDEN_BY_A_STEP, ONLY_A_LOSS) if self._is_step else {}
+        return hidden | ({} if self.conditioning is None else self.conditioning.not_covered)
+
+    @property
+    def _is_step(self) -> bool:
+        """Whether the problem is a training step that could not be taken apart."""
+        return isinstance(self.evidence.problem.loss, TrainingStep)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -213,12 +221,12 @@ class Diagnosis(Result):
         notes = len(self.findings)
         noted = f" ({notes} note{'s' * (notes > 1)})" if notes else ""
         failed = self._not_seen()
-        is_step = isinstance(self.evidence.problem.loss, TrainingStep)  # which has no outputs to look at
-        essential = {*ESSENTIAL} - {*OUTPUTS} if is_step else {*ESSENTIAL}
+        essential = {*ESSENTIAL} - {*OUTPUTS} if self._is_step else {*ESSENTIAL}
         unknown = next((why for what, why in failed.items() if what in essential), "")
         is_one_reason = len(failed) > 1 and len({*failed.values()}) == 1
-        why = f": {next(iter(failed.values()))}" if is_one_reason and not unknown and not is_step else ""
-        missing = f" {sentence(f'could not be checked: {_listed(list(failed))}{why}')}" if failed else ""
+        why = f": {next(iter(failed.values()))}" if is_one_reason and not unknown else ""
+        missing = f" {sentence(f'not covered: {_listed(HIDDEN_BY_A_STEP)}')}" if self._is_step else ""
+        missing += f" {sentence(f'could not be checked: {_listed(list(failed))}{why}')}" if failed else ""
         if unknown:
             begin = f"{sentence(f'whether it trains is not known: {unknown}')} Nothing else was found in"
             return sentence(f"{begin} {_listed(checked)}{noted}") + missing + self._assumed()

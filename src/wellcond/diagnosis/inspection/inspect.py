@@ -22,7 +22,7 @@ from wellcond.diagnosis.inspection.rounding import rounding
 from wellcond.diagnosis.inspection.scaled_inputs import standardized
 from wellcond.diagnosis.inspection.signals import Signals
 from wellcond.diagnosis.inspection.weights import Weight, weights_of
-from wellcond.errors import Unsupported, WellcondError
+from wellcond.errors import WellcondError
 from wellcond.network.calling import logits_of, tensors_in
 from wellcond.network.graph import normalizes_twice, turned_views
 from wellcond.network.isolation.arithmetic import own_arithmetic
@@ -32,7 +32,7 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.loss.loss_graph import LossGraph
 from wellcond.problem.problem import Problem
-from wellcond.problem.training_step import ONLY_A_LOSS, WRITE_APART, TrainingStep
+from wellcond.problem.training_step import TrainingStep
 
 READ_EXAMPLES = 512
 """Stop reading batches after this many examples."""
@@ -124,10 +124,6 @@ def _with_outputs(
 ) -> Inspection:
     """What the first batch's outputs are, while their graph is there."""
     raw, loss = forward
-    if isinstance(problem.loss, TrainingStep):
-        for what in ("the outputs", "the targets"):
-            with failures.recording(what):
-                raise Unsupported(f"{ONLY_A_LOSS}. {WRITE_APART}")
     if loss is not None:
         with failures.recording("the likelihood of the loss"), contextlib.suppress(WellcondError):
             problem.evaluate_outputs(0, batch, raw)  # raises if the loss is not a mean, or not finite: no likelihood
