@@ -29,6 +29,24 @@ FORMS: dict[str, Callable[[Optimizer], Any]] = {
 }
 
 
+class Wrapper(Optimizer):
+    """Passes everything on to an optimizer, as Accelerate's does, and was never initialized as one."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state
+
+
+FORMS |= {"wrapper": Wrapper, "wrapper in a dict": lambda o: {"optimizer": Wrapper(o)}}
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_optimizer_of_the_model_is_found(form: str) -> None:
     model = network()
@@ -36,7 +54,7 @@ def test_the_optimizer_of_the_model_is_found(form: str) -> None:
     assert optimizer_of(problem(model), FORMS[form](optimizer)) is optimizer
 
 
-@pytest.mark.parametrize("form", ["dict", "lists", "scheduler"])
+@pytest.mark.parametrize("form", ["dict", "lists", "scheduler", "wrapper"])
 def test_every_call_takes_these_forms(form: str) -> None:
     model = network()
     passed, measured = FORMS[form](SGD(model.parameters(), lr=0.1)), problem(model)
@@ -45,6 +63,16 @@ def test_every_call_takes_these_forms(form: str) -> None:
     assert wc.suggest_lr(measured, passed, max_steps=20).lr > 0
     assert wc.treat(measured, passed, steps=3, seeds=[0], remedies=["clip"]).arms
     assert len(wc.covariate_shift(measured, passed)) > 1
+
+
+@pytest.mark.slow
+def test_the_limit_of_a_wrapped_adam_is_that_of_adam() -> None:
+    model = network()
+    measured, adam = problem(model), Adam(model.parameters(), lr=1e-3)
+    assert wc.max_lr(measured, Wrapper(adam)).value == pytest.approx(wc.max_lr(measured, adam).value, rel=1e-9)
+    diagnosis = wc.diagnose(measured, Wrapper(adam))
+    assert not diagnosis.failed
+    assert diagnosis.max_lr is not None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from wellcond.errors import InvalidProblem
 from wellcond.problem.problem import Problem
+from wellcond.training.optimizers import unwrapped
 
 PassedOptimizer = Optimizer | Mapping[str, Any] | Sequence[Any] | Any
 """An optimizer; a dict with `"optimizer"`, a list or a tuple, as `configure_optimizers` returns them; a scheduler."""
@@ -22,7 +23,8 @@ SEVERAL = (
 def optimizer_of(problem: Problem, passed: PassedOptimizer | None) -> Optimizer | None:
     """The one optimizer that trains the model of a problem, in whatever form it was passed.
 
-    Of several, as a GAN has, it is the one that holds parameters of the model.
+    Of several, as a GAN has, it is the one that holds parameters of the model; of a wrapper such as Accelerate's, the
+    one inside.
 
     Raises:
         TypeError: There is no optimizer in what was passed.
@@ -39,7 +41,7 @@ def optimizer_of(problem: Problem, passed: PassedOptimizer | None) -> Optimizer 
     """
     if passed is None:
         return None
-    optimizers = list({id(each): each for each in optimizers_in(passed)}.values())
+    optimizers = list({id(each): each for each in map(unwrapped, optimizers_in(passed))}.values())
     if not optimizers:
         raise TypeError(f"optimizer is a {type(passed).__name__} without a torch optimizer in it. {WRITE}.")
     if len(optimizers) == 1:

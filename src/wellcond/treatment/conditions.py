@@ -23,7 +23,6 @@ from wellcond.remedies.remedy import REMEDIES
 from wellcond.remedies.setup import Setup
 from wellcond.results import Cost
 from wellcond.training.copies import CopyTrainer
-from wellcond.training.optimizers import unwrapped
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 from wellcond.treatment.ranking import in_order, parts_of
 from wellcond.treatment.treatment import UNTREATED
@@ -123,7 +122,6 @@ def conditions_of(
             cost = sum((part.cost for part in parts), cost)
         uninformed, cost_of_it = _uninformed_loss(trained, held)
         own = optimizer_of(problem, optimizer)
-        own = None if own is None else unwrapped(own)
         return Conditions(trained, held, own, momentum, steps, max(seeds) + 1, uninformed, cost + cost_of_it)
 
 

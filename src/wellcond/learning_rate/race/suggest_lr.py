@@ -22,7 +22,7 @@ from wellcond.results import Progress
 from wellcond.results.progress import announce, shows_progress
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.leading import led
-from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, largest_lr, unwrapped
+from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, largest_lr
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 from wellcond.training.planned_schedule import MakeScheduler, planned_schedule
 
@@ -113,8 +113,7 @@ def suggest_lr(
     except NonFinite as error:
         raise NonFinite(f"no rate trains: {error}") from error
     except Unsupported as error:
-        inside = None if optimizer is None else unwrapped(optimizer)
-        limits = _limits(problem, problem.batches, inside, momentum, report)
+        limits = _limits(problem, problem.batches, optimizer, momentum, report)
         if limits.limit is None:
             raise
         return replace(limits, notes=(*limits.notes, f"no race: {error}"))
