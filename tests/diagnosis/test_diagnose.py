@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from references import dense_hessian
 from suites import assert_progress_rises
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -361,3 +362,33 @@ def test_the_lines_of_a_remedy_are_made_once_for_all_parts(monkeypatch: pytest.M
     assert len(parts) > 3
     assert any(finding.remedy.startswith("# ") for finding in last.findings)
     assert len(asked) == len(set(asked)) > 0
+
+
+# sums over a batch
+
+
+def summed_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="sum")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(reduction="sum"), summed_loss], ids=["module", "function"])
+def test_a_sum_over_a_batch_is_measured_as_the_mean_times_the_examples_of_a_batch(loss: Any) -> None:
+    (x, y), model = data(24), network()
+    batches, average = [(x[:16], y[:16]), (x[16:], y[16:])], 12
+    of_sum = wc.Problem(model, loss, batches)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    summed, mean = (diagnose(each, optimizer) for each in (of_sum, problem(model, batches)))
+    assert summed.failed == {}
+    assert summed.max_lr is not None
+    largest = torch.linalg.eigvalsh(dense_hessian(model, summed_loss, (x, y)) / len(batches))[-1]
+    assert summed.max_lr.value == pytest.approx(2 / float(largest), rel=1e-2)
+    assert summed.conditioning is not None
+    assert mean.conditioning is not None
+    assert summed.conditioning.layers.keys() == mean.conditioning.layers.keys() == {"0", "2"}
+    for name, layer in mean.conditioning.layers.items():
+        (x_of_sum, g_of_sum), (x_of_mean, g_of_mean) = summed.conditioning[name].by_group, layer.by_group
+        torch.testing.assert_close(x_of_sum, x_of_mean)
+        torch.testing.assert_close(g_of_sum, average**2 * g_of_mean)
+    with pytest.raises(InvalidProblem, match="needs the mean over the batch"):
+        wc.Hessian(of_sum).dense()

@@ -35,6 +35,7 @@ from wellcond.network.layers import chosen_layers
 from wellcond.problem.apart import taken_apart
 from wellcond.problem.arguments import check_unchanged
 from wellcond.problem.batches import examples_in
+from wellcond.problem.loss.losses import sums_taken
 from wellcond.problem.problem import Problem
 from wellcond.problem.working_mode import in_working_mode
 from wellcond.results import Cost, Progress
@@ -153,11 +154,14 @@ def diagnose(
         )
         with problem.as_trained():
             evidence = _inspected(evidence, parts)
-            evidence = _probed(evidence, allowed, parts)
-        evidence = _with_layers(evidence, layers, allowed, parts, so_far)
-        with problem.as_trained():
-            evidence = _tried(evidence, allowed, parts)
-        evidence = with_curvature(evidence, allowed, parts)
+        is_summed = evidence.inspection is not None and evidence.inspection.is_summed
+        with sums_taken() if is_summed else contextlib.nullcontext():
+            with problem.as_trained():
+                evidence = _probed(evidence, allowed, parts)
+            evidence = _with_layers(evidence, layers, allowed, parts, so_far)
+            with problem.as_trained():
+                evidence = _tried(evidence, allowed, parts)
+            evidence = with_curvature(evidence, allowed, parts)
         diagnosis = so_far(evidence)
         if problem is not asked:
             asked.count_copies(diagnosis.cost - (asked.cost - at_call))

@@ -22,11 +22,12 @@ from wellcond.problem.loss.likelihoods import CrossEntropy, Likelihood
 from wellcond.problem.loss.losses import (
     adds_up,
     agrees,
-    check_is_mean,
     check_reduction,
     check_targets,
     explains,
+    is_taken_sum,
     recognize,
+    sums_are_taken,
 )
 from wellcond.problem.loss.output_batches import OutputBatch, with_gradients
 from wellcond.problem.loss.outputs import (
@@ -211,10 +212,11 @@ class RecognizedLoss:
         """Recognize the loss again after a change: with another class weight, say, it is another likelihood.
 
         In another precision too: what is measured in full precision depends on nothing that was seen in half of it.
+        And where sums are no longer taken, one is refused.
         """
         held, precision = self._held(), precision_now()
         autocast = None if precision is None else precision.autocast
-        now = Fingerprint([*held.values, autocast], [*held.parameters, *held.tensors])
+        now = Fingerprint([*held.values, autocast, sums_are_taken()], [*held.parameters, *held.tensors])
         if self._fingerprint is not None and not now.is_same_as(self._fingerprint):
             self.is_known, self.likelihood = False, None
             self._terms, self._names, self._recognized_on = TermCounter(), None, set()
@@ -278,9 +280,10 @@ class RecognizedLoss:
             return Terms(self._inside[index], self._inside[index], ())
         batch = OutputBatch(seen.loss_of, [t.detach() for t in seen.tensors], pair[1])
         if self.likelihood is not None:
+            is_sum = False
             if not self.is_known and not isinstance(self.likelihood, CrossEntropy):
-                check_is_mean(*with_gradients(batch))
-            terms = self._terms.of_likelihood(self.likelihood, batch, is_one_batch)
+                is_sum = is_taken_sum(*with_gradients(batch))
+            terms = None if is_sum else self._terms.of_likelihood(self.likelihood, batch, is_one_batch)
             if terms is not None:
                 return terms
             self.likelihood = None

@@ -6,9 +6,11 @@ around either are the same function, which one evaluation on the network's outpu
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ ADDS_UP = (
     "the loss adds up over the batch: its gradients do not shrink as examples are added. "
     "wellcond needs the mean over the batch: divide by the number of examples."
 )
+_SUMS_ARE_TAKEN = ContextVar("sums are taken", default=False)
 
 
 def check_is_loss(loss: Any) -> None:
@@ -167,19 +170,43 @@ def check_targets(loss: Loss, outputs: Any, targets: Any) -> None:
         )
 
 
+@contextlib.contextmanager
+def sums_taken() -> Iterator[None]:
+    """Inside, a loss that sums over a batch is measured as it is: its step is that of the sum, and so is its Hessian.
+
+    Such a loss has no likelihood, and every batch weighs the same in the mean over batches.
+    """
+    token = _SUMS_ARE_TAKEN.set(True)
+    try:
+        yield
+    finally:
+        _SUMS_ARE_TAKEN.reset(token)
+
+
+def sums_are_taken() -> bool:
+    """Whether a loss that sums over a batch is measured as it is, and not refused."""
+    return _SUMS_ARE_TAKEN.get()
+
+
 def check_reduction(loss: Loss) -> None:
     """Refuse a loss whose own `reduction` is not the mean."""
-    if option(loss, "reduction", "mean") in ("sum", "none"):
+    if option(loss, "reduction", "mean") in ("sum", "none") and not sums_are_taken():
         raise InvalidProblem(
             f'the loss has reduction="{option(loss, "reduction", "")}"; wellcond needs the mean over the batch. '
             'Write reduction="mean".'
         )
 
 
-def check_is_mean(batch: OutputBatch, gradients: list[Tensor], part: OutputBatch | None = None) -> None:
-    """Refuse a loss that sums over the batch: every number here is per term, so its scale would be wrong."""
-    if adds_up(batch, gradients, part):
+def is_taken_sum(batch: OutputBatch, gradients: list[Tensor], part: OutputBatch | None = None) -> bool:
+    """Whether a loss sums over the batch, where sums are taken.
+
+    Raises:
+        InvalidProblem: It does, and they are not taken: the scale of what is measured per term would be wrong.
+    """
+    is_sum = adds_up(batch, gradients, part)
+    if is_sum and not sums_are_taken():
         raise InvalidProblem(ADDS_UP)
+    return is_sum
 
 
 def adds_up(batch: OutputBatch, gradients: list[Tensor], part: OutputBatch | None = None) -> bool:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from wellcond.network import taps
 from wellcond.problem.loss.likelihoods import CrossEntropy, Likelihood
-from wellcond.problem.loss.losses import check_is_mean
+from wellcond.problem.loss.losses import is_taken_sum
 from wellcond.problem.loss.output_batches import OutputBatch, fingerprint, scaling, tolerance, with_gradients
 from wellcond.problem.loss.positions import averaged_dims, growth_along, places_with_gradient
 
@@ -53,7 +53,7 @@ class TermCounter:
         self._positions: tuple[int, ...] | None = None
         self._counts_all: bool | None = None
         self._reference: tuple[OutputBatch, float] | None = None
-        self._has_first = False
+        self._is_sum: bool | None = None
         self._equal_labels: set[int] = set()
         self._known: dict[int, tuple[Any, Terms]] = {}
 
@@ -83,7 +83,7 @@ class TermCounter:
         """The terms of a batch of any other loss.
 
         Raises:
-            InvalidProblem: The loss is a sum over the batch.
+            InvalidProblem: The loss is a sum over the batch, and sums are not taken.
         """
         mark = fingerprint(batch.targets)
         if index in self._known and self._known[index][0] == mark:
@@ -95,10 +95,11 @@ class TermCounter:
         part = _part(batch, has_gradient)
         count = self._count(batch, gradients, has_gradient, part)
         weight = count
-        if not self._has_first:
-            self._has_first = True
-            check_is_mean(batch, gradients, part)
-        if self._reference is None and not is_alone and index == 0:
+        if self._is_sum is None:
+            self._is_sum = is_taken_sum(batch, gradients, part)
+        if self._is_sum:
+            weight = 1.0
+        elif self._reference is None and not is_alone and index == 0:
             share = _relative_weight(part, batch, gradients)
             self._reference = None if share is None else (part, count * share)
         elif self._reference is not None:

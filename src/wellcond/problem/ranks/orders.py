@@ -16,6 +16,7 @@ from torch import Tensor
 from wellcond.errors import LostRank, NonFinite, WellcondError
 from wellcond.network.calling import one_line
 from wellcond.network.isolation.arithmetic import precision_now
+from wellcond.problem.loss.losses import sums_are_taken
 from wellcond.problem.ranks.team import Team
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class Member:
         """Whether a pass over a problem's batches is the sum of passes over the processes' own problems, as of now."""
         own = self.problem
         is_same = problem.model is own.model and problem.loss is own.loss and problem.batchnorm == own.batchnorm
-        is_plain = problem.dropout is None and precision_now() is None  # which the others do not know
+        # which the others do not know
+        is_plain = problem.dropout is None and precision_now() is None and not sums_are_taken()
         return is_same and is_plain and _checksum(problem) == self._weights
 
     def close(self) -> None:
