@@ -220,23 +220,17 @@ class Diagnosis(Result):
             return sentence(f"nothing could be checked: {'; '.join(self.failed.values()) or 'no time was left'}")
         notes = len(self.findings)
         noted = f" ({notes} note{'s' * (notes > 1)})" if notes else ""
-        failed = self._not_seen()
         essential = {*ESSENTIAL} - {*OUTPUTS} if self._is_step else {*ESSENTIAL}
-        unknown = next((why for what, why in failed.items() if what in essential), "")
-        is_one_reason = len(failed) > 1 and len({*failed.values()}) == 1
-        why = f": {next(iter(failed.values()))}" if is_one_reason and not unknown else ""
+        unknown = next((why for what, why in self.failed.items() if what in essential), "")
+        is_one_reason = len(self.failed) > 1 and len({*self.failed.values()}) == 1
+        why = f": {next(iter(self.failed.values()))}" if is_one_reason and not unknown else ""
         missing = f" {sentence(f'not covered: {_listed(HIDDEN_BY_A_STEP)}')}" if self._is_step else ""
-        missing += f" {sentence(f'could not be checked: {_listed(list(failed))}{why}')}" if failed else ""
+        missing += f" {sentence(f'could not be checked: {_listed(list(self.failed))}{why}')}" if self.failed else ""
         if unknown:
             begin = f"{sentence(f'whether it trains is not known: {unknown}')} Nothing else was found in"
             return sentence(f"{begin} {_listed(checked)}{noted}") + missing + self._assumed()
         sound = sentence(f"nothing is wrong in what was checked: {_listed(checked)}{noted}")
         return sound + self._rate() + missing + self._assumed()
-
-    def _not_seen(self) -> dict[str, str]:
-        """Why a part could not be checked, by its name; the gradients of a summed loss the inspection has seen."""
-        is_summed = self.evidence.inspection is not None and self.evidence.inspection.is_summed
-        return {what: why for what, why in self.failed.items() if not is_summed or what != PartName.GRADIENTS}
 
     def _worst(self) -> Finding | None:
         """The first finding; None if there are only notes."""
