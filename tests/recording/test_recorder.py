@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import errno
+import gc
 import itertools
 import math
 import os
+import subprocess
+import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -551,6 +556,121 @@ def test_a_second_training_goes_on_after_the_first(tmp_path: Path) -> None:
     rec = Training(5, run_dir=tmp_path / "a").run()
     rec.close()
     assert wc.read_run(tmp_path / "a").last_step == 10
+
+
+# recorders that nobody closes
+
+
+def parts_of(training: Training) -> dict[str, Any]:
+    """What a run that has ended says of itself."""
+    run = wc.read_run(training.rec._logbook._directory.path)  # type: ignore[union-attr]
+    return {"status": run.status, "steps": run.last_step}
+
+
+AS_IN_THE_README = """
+import torch
+import wellcond as wc
+from torch import nn
+
+model, x = nn.Linear(3, 1), torch.ones(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rec = wc.Recorder(model, optimizer, nn.MSELoss(), run_dir="runs/a", log=wc.integrations.log_to("log.jsonl"))
+for _ in range(7):
+    value = nn.functional.mse_loss(model(x), x[:, :1])
+    optimizer.zero_grad()
+    value.backward()
+    optimizer.step()
+    rec.step(value, (x, x[:, :1]))
+{last}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("last", "code"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
+def test_a_script_that_ends_without_closing_its_recorder_has_recorded_all_steps(
+    last: str, code: int, tmp_path: Path
+) -> None:
+    script = AS_IN_THE_README.format(last=last)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Exception ignored" not in done.stderr
+    run = wc.read_run(tmp_path / "runs" / "a")
+    assert (run.status, run.last_step) == ("ended", 7)
+    assert len(run.history.series("gradient_norm")) > 0
+    assert '"wellcond/training_loss"' in (tmp_path / "log.jsonl").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_recorder_that_is_dropped_is_closed_and_its_model_goes_with_it(tmp_path: Path) -> None:
+    """Also where a callback knows the recorder, which is then part of a cycle."""
+    known: dict[str, Any] = {}
+    training = Training(4, run_dir=tmp_path / "a", on_finding=known.get)
+    known["recorder"] = training.run()
+    model = weakref.ref(training.model)
+    del training, known
+    for _ in range(2):  # the recorder, and then what its hooks were on
+        gc.collect()
+    assert model() is None
+    run = wc.read_run(tmp_path / "a")
+    assert (run.status, run.last_step) == ("ended", 4)
+
+
+def test_a_copy_of_a_recorder_leaves_the_run_to_the_recorder(tmp_path: Path) -> None:
+    training = Training(6, run_dir=tmp_path / "a")
+    training.run(slice(0, 3))
+    copied = copy.deepcopy(training.rec)
+    del copied
+    gc.collect()
+    assert wc.read_run(tmp_path / "a").status == "running"
+    training.run(slice(3, 6)).close()
+    assert parts_of(training) == {"status": "ended", "steps": 6}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_the_end_of_a_forked_process_does_not_end_the_run(tmp_path: Path) -> None:
+    training = Training(6, run_dir=tmp_path / "a")
+    training.run(slice(0, 3))
+    child = os.fork()
+    if child == 0:
+        training.rec.__del__()
+        os._exit(0 if training.rec._is_open else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert wc.read_run(tmp_path / "a").status == "running"
+    training.run(slice(3, 6)).close()
+    assert parts_of(training) == {"status": "ended", "steps": 6}
+
+
+def test_rows_are_written_where_no_thread_can_be_started_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the interpreter ends, from Python 3.12 on."""
+
+    def refuse(_thread: Any) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    training = Training(6, run_dir=tmp_path / "a")
+    training.run()
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    training.rec.close()
+    assert training.rec.problems == []
+    assert parts_of(training) == {"status": "ended", "steps": 6}
+
+
+def test_a_recorder_in_print_says_what_was_found_and_where_it_is(tmp_path: Path) -> None:
+    training = Training(4, run_dir=tmp_path / "a")
+    training.run()
+    assert repr(training.rec) == f"<Recorder of Small: 4 steps, nothing was found, in {tmp_path / 'a'}, recording>"
+    assert str(training.rec).startswith("Nothing was found in 4 steps.\n")
+    assert str(training.rec).endswith(f"running, 4 steps\nin {tmp_path / 'a'}")
+    training.rec.close()
+    assert repr(training.rec).endswith("ended>")
+    without_a_number = Training(2)
+    torch.nn.init.constant_(without_a_number.model.head.weight, math.nan)
+    with pytest.warns(FindingWarning, match="non-finite"):
+        without_a_number.run()
+    assert "severe: non-finite" in repr(without_a_number.rec)
+    assert "in memory" in repr(without_a_number.rec)
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -41,6 +43,8 @@ from wellcond.results import quantities as q
 COMPILED = """\
 the model is compiled, so hooks do not see its layers: their outputs are measured in passes of their own, without \
 dropout"""
+MOST_FINDINGS = 3
+"""Findings that the name of a recorder has."""
 
 
 class Recorder:
@@ -49,6 +53,9 @@ class Recorder:
     The training is not changed: its weights are bit for bit those of the same run without the recorder. What the
     recorder measures by itself, it measures in a state that is restored. It never raises into the loop: what cannot be
     recorded is said once, by a warning and in `problems`.
+
+    `print(rec)` shows the verdict so far. What is left is judged and written at the end of a `with`, by `close()`, or
+    when the recorder or the interpreter goes.
 
     Args:
         model: The model that is trained.
@@ -92,7 +99,11 @@ class Recorder:
         ...         rec.step(value, (x, x))
         >>> len(rec.history.series("training_loss"))
         20
+        >>> rec
+        <Recorder of Linear: 20 steps, nothing was found, in memory, ended>
     """
+
+    _is_open = False
 
     @classmethod
     def from_step(cls, model: nn.Module, optimizer: Any, training_step: Step, *args: Any, **kwargs: Any) -> Recorder:
@@ -131,6 +142,7 @@ class Recorder:
         notes = [*self._ranks.notes, *([COMPILED] if is_compiled(model, self.model) else [])]
         self._entries = entries_of(self.model, self.optimizers, budget) | {"notes": notes}
         directory = RunDirectory.open(run_dir, self._entries, max_bytes=max_bytes) if run_dir and is_writer else None
+        self._place = "in memory" if directory is None else f"in {run_dir}"
         self._clock, self._mishaps, self._readings = clock, Mishaps(clock), Readings()
         self._sampling = Sampling(
             self.model, self.optimizers, scaler, calls_are_seen, self._readings, self._mishaps, self._ranks.team
@@ -156,7 +168,9 @@ class Recorder:
         self._count = StepCount(self._ranks.agreed(0 if directory is None else directory.last_step))
         self._is_open = not self._ranks.is_idle
         self._displays: list[LiveDisplay] = []
-        weakref.finalize(self, self._sampling.remove)  # one that is never closed leaves no hooks either
+        self._owner = os.getpid(), id(self)
+        self._at_exit = functools.partial(_close, weakref.ref(self))
+        atexit.register(self._at_exit)  # now: what it logs to may have an exit of its own, and the last comes first
         warm_up()
         warm_up_rules()
         if self._ranks.is_idle:
@@ -264,6 +278,7 @@ class Recorder:
         if not self._is_open:
             return
         self._is_open = False
+        atexit.unregister(self._at_exit)
         self._sampling.remove()
         self._ranks.leave()
         self._mishaps.attempt("rules", lambda: self._turns.judge(self._count.step, wait=True))
@@ -280,6 +295,22 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        # a copy and that of a forked process do not have the folder
+        if self._is_open and self._owner == (os.getpid(), id(self)):
+            self.close()
+
+    def __repr__(self) -> str:
+        steps = f"{self._count.step:,} step{'s' * (self._count.step != 1)}"
+        findings = [f"{each.severity}: {each.rule}{f' at {each.layer}' * bool(each.layer)}" for each in self.findings]
+        findings[MOST_FINDINGS:] = [f"{len(findings) - MOST_FINDINGS} more"] * (len(findings) > MOST_FINDINGS)
+        state = "recording" if self._is_open else "ended"
+        parts = [steps, ", ".join(findings) or "nothing was found", self._place, state]
+        return f"<Recorder of {type(self.model).__name__}: {', '.join(parts)}>"
+
+    def __str__(self) -> str:
+        return f"{self.run}\n{self._place}"
 
     def _notes(self) -> Iterator[str]:
         yield from self._ranks.notes
@@ -352,6 +383,12 @@ class Recorder:
             self._turns.rows += rows(sample.tolist())
         else:
             self._readings.add(sample.float(), rows)
+
+
+def _close(recorder: weakref.ref[Recorder]) -> None:
+    """Close a recorder that is still there."""
+    if (one := recorder()) is not None:
+        one.__del__()
 
 
 def _give_up(allowance: Allowance, ranks: RecorderRanks, part: str) -> None:

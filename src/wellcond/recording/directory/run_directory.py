@@ -227,8 +227,12 @@ class RunDirectory:
         self._segments.append(segment)
         self._next += 1
         # on a thread of its own: a merged file is waited for until it is on the disk, and the training is not to wait
-        self._tidying = threading.Thread(target=self._tidy, name="wellcond tidying")
-        self._tidying.start()
+        thread = threading.Thread(target=self._tidy, name="wellcond tidying")
+        try:
+            thread.start()
+        except RuntimeError:  # none begins while the interpreter ends
+            return
+        self._tidying = thread
 
     def _finish_tidying(self) -> None:
         """Wait for the thread that tidies up; an error that ended it is raised here, where it is reported."""

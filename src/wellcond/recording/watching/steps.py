@@ -226,4 +226,4 @@ def is_capturing() -> bool:
 
     Nothing is captured before a GPU is in use; without one, a build of torch for CUDA refuses the question.
     """
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
