@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -46,6 +47,27 @@ def test_a_graph_is_measured_and_trained(layout: Callable[[Tensor], Tensor]) -> 
     assert wc.suggest_lr(problem, optimizer, max_steps=30).lr > 0
     treatment = wc.treat(problem, optimizer, steps=3, seeds=[0], remedies=["clip", "layernorm", "scale-inputs"])
     assert not any("backend" in why or "layout" in why for why in treatment.refused.values())
+
+
+class WithDropout(GraphNetwork):
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        h = nn.functional.dropout(torch.relu(adjacency @ self.hidden(x)), 0.5, self.training)
+        return adjacency @ self.out(h)
+
+
+@pytest.mark.slow
+def test_a_step_with_a_sparse_adjacency_in_its_batch_is_measured_in_full_and_without_a_warning() -> None:
+    x, adjacency, y = graph()
+    model = seeded(WithDropout)
+
+    def training_step(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0], batch[1]), batch[2])
+
+    problem = wc.Problem.from_step(model, training_step, [(x, adjacency.to_sparse(), y)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        diagnosis = wc.diagnose(problem, torch.optim.Adam(model.parameters(), lr=0.01))
+    assert diagnosis.failed == {}
 
 
 def test_the_curvature_of_a_sparse_graph_is_that_of_the_dense_one() -> None:

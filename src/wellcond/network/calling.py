@@ -102,15 +102,15 @@ def arguments_of(function: Callable[..., Any]) -> Arguments:
 
 def why_unfit(model: nn.Module, inputs: Any) -> str:
     """What is wrong with the number or the names of a model's arguments; empty if nothing is wrong."""
+    if not isinstance(inputs, (Mapping, tuple, list)):
+        return ""
     known = arguments_of(model)
     if isinstance(inputs, Mapping):
         unknown = [] if known.names is None else [str(name) for name in inputs if name not in known.names]
         call_text, wrong = f"{type(model).__name__}({', '.join(map(str, inputs))})", bool(unknown)
-    elif isinstance(inputs, (tuple, list)):
+    else:
         call_text = f"{type(model).__name__} with {len(inputs)} inputs"
         wrong = len(inputs) < known.required or (known.most is not None and len(inputs) > known.most)
-    else:
-        return ""
     takes = f"takes {known.most}" if known.names is None else f"takes {', '.join(sorted(known.names))}"
     return f"would be passed to {call_text}, but its forward {takes}." if wrong else ""
 
@@ -155,6 +155,21 @@ def dense_parts(tensor: Tensor) -> list[Tensor]:
         return [tensor.indices(), tensor.values()]
     ends, places = ("crow", "col") if tensor.layout in (torch.sparse_csr, torch.sparse_bsr) else ("ccol", "row")
     return [getattr(tensor, f"{ends}_indices")(), getattr(tensor, f"{places}_indices")(), tensor.values()]
+
+
+def is_equal(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors, dense or sparse, have one shape and layout and the same numbers.
+
+    Example:
+        >>> eye = torch.eye(2)
+        >>> is_equal(eye.to_sparse(), eye.to_sparse()), is_equal(eye.to_sparse(), 2 * eye.to_sparse())
+        (True, False)
+    """
+    return (
+        first.shape == second.shape
+        and first.layout == second.layout
+        and all(map(torch.equal, dense_parts(first), dense_parts(second)))
+    )
 
 
 def are_close(first: list[Tensor], second: list[Tensor]) -> bool:

@@ -223,8 +223,8 @@ def _dropped(x: Tensor, y: Tensor) -> tuple[float, int, float] | None:
     count = int(there.sum())
     if not count or not bool(lost.any()) or bool((y != 0)[~there].any()):
         return None
-    factors = (y[left] / x[left]).double()
-    scale = float(factors.detach().median()) if len(factors) else math.inf
+    factors = (y[left] / x[left]).detach().double()
+    scale = float(factors.median()) if len(factors) else math.inf
     if len(factors) and float((factors / scale - 1).abs().max()) > SCALED_ALIKE:
         return None
     return float(lost.sum()) / count, _independent(lost, there), scale

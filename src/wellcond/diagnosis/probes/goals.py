@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from wellcond.diagnosis.probes.exchanged import rms
 from wellcond.diagnosis.probes.terms import have_moved
-from wellcond.network.calling import tensors_in
+from wellcond.network.calling import is_equal, tensors_in
 from wellcond.network.isolation.isolation import parameters_kept
 from wellcond.network.taps import bracketed
 from wellcond.problem.problem import Batch, Problem
@@ -59,7 +59,7 @@ def _goals(problem: Problem, index: int, batch: Batch) -> list[Tensor]:
     with torch.enable_grad(), bracketed([problem.model], on_entry, on_exit), seen:
         problem.training_loss(index, batch)
     of_batch = tensors_in(batch)
-    return [t for t in seen.fixed if not any(t.shape == own.shape and torch.equal(t, own) for own in of_batch)]
+    return [t for t in seen.fixed if not any(is_equal(t, own) for own in of_batch)]
 
 
 class _Combined(TorchFunctionMode):

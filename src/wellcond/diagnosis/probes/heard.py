@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.diagnosis.probes.subject import Subject
-from wellcond.network.calling import tensors_in
+from wellcond.network.calling import is_equal, tensors_in
 from wellcond.network.taps import bracketed
 from wellcond.problem.loss.outputs import with_tensors
 from wellcond.problem.training_step import TrainingStep
@@ -110,7 +110,7 @@ def _labels(subject: Subject, passed: list[Tensor]) -> Tensor | None:
     is_step = isinstance(subject.problem.loss, TrainingStep)
     tensors = tensors_in(subject.inputs if is_step else subject.targets)
     if is_step:
-        tensors = [t for t in tensors if not any(t.shape == x.shape and torch.equal(t, x) for x in passed)]
+        tensors = [t for t in tensors if not any(is_equal(t, x) for x in passed)]
     if len(tensors) != 1 or tensors[0].numel() != subject.examples or tensors[0].is_complex():
         return None
     return tensors[0].detach().flatten().cpu()

@@ -10,6 +10,7 @@ from torch import Tensor
 from wellcond.diagnosis.probes.influence import Reading, Watched, read_out, repeats
 from wellcond.diagnosis.probes.steps import compared
 from wellcond.diagnosis.probes.subject import Subject, relative_change
+from wellcond.network.calling import is_equal
 
 NUDGE = 0.1
 """Change of the numbers before the cut, over their RMS: too small to move a maximum or a choice elsewhere."""
@@ -101,6 +102,4 @@ def _is_index(tensor: object) -> bool:
 
 
 def _is_any(tensor: object, others: list[Tensor]) -> bool:
-    return isinstance(tensor, Tensor) and any(
-        tensor.shape == other.shape and torch.equal(tensor, other) for other in others
-    )
+    return isinstance(tensor, Tensor) and any(is_equal(tensor, other) for other in others)
