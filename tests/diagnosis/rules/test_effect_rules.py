@@ -251,6 +251,35 @@ def test_masked_inputs_are_what_an_autoencoder_learns_from() -> None:
     assert by_rule.keys().isdisjoint(("dropout-too-strong", "dropout-in-eval"))
 
 
+class MaskedLoss(nn.Module):
+    """An autoencoder that asks for what it has hidden, of its inputs or of its first layer's units; its own loss."""
+
+    def __init__(self, share: float, hides_units: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(FEATURES, 16), nn.Linear(16, FEATURES)
+        self.share, self.hides_units = share, hides_units
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = (torch.rand_like(x) < self.share).float()
+        h = self.first(x if self.hides_units else x * (1 - mask)).relu()
+        outputs = self.second(h * (torch.rand_like(h) > self.share) if self.hides_units else h)
+        return ((outputs - x).square() * mask).sum() / mask.sum()
+
+
+@pytest.mark.parametrize("hides_units", [False, True])
+@pytest.mark.parametrize("share", [0.5, 0.85])
+def test_a_mask_of_the_loss_is_no_dropout(share: float, hides_units: bool) -> None:
+    x, _ = table()
+    by_rule = findings(MaskedLoss(share, hides_units), None, x)
+    assert by_rule.keys().isdisjoint(("dropout-too-strong", "dropout-in-eval"))
+
+
+def test_advice_on_a_line_begins_with_a_word_and_not_with_the_file() -> None:
+    dropout = findings(Perceptron(DROPS["a function"][0]), LOSS, table())["dropout-in-eval"]
+    assert dropout.advice.startswith("In test_effect_rules.py, line ")
+
+
 def test_attention_that_drops_in_evaluation_mode() -> None:
     class Attention(nn.Module):
         def __init__(self, knows_mode: bool) -> None:

@@ -9,16 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from wellcond.diagnosis.probes.noise import in_mode
+from wellcond.diagnosis.probes.noise import in_mode, may_hide
 from wellcond.diagnosis.probes.subject import Subject, relative_change
 from wellcond.network.calling import tensors_in
 from wellcond.network.isolation import isolation
 from wellcond.network.layers import weighted_layers
 from wellcond.network.taps import tapped
-from wellcond.problem.loss.outputs import own_loss
-
-SMALLER = 2
-"""How many times the targets of an example must fit into its inputs: larger ones may be inputs that were hidden."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +38,10 @@ def noisy_inputs(subject: Subject) -> NoisyInputs | None:
         with random weights or codes computes, or that does not depend on the inputs, as a generator's noise. Nor where
         targets may be what was hidden of the inputs, as in an autoencoder, or are all the same.
     """
-    targets, inputs = tensors_in(subject.targets), tensors_in(subject.inputs)
-    if subject.problem.loss is own_loss or len(targets) != 1 or not inputs or not subject.draws:
+    if may_hide(subject) or not subject.draws:
         return None
-    target = targets[0]
-    size = max(t.numel() for t in inputs)
-    if SMALLER * target.numel() > size or bool((target == target.reshape(-1)[0]).all()):
+    (target,) = tensors_in(subject.targets)
+    if bool((target == target.reshape(-1)[0]).all()):
         return None
     (one, first), (other, second) = (_passed(subject, seed, subject.inputs) for seed in (0, 1))
     layers = weighted_layers(subject.problem.model)

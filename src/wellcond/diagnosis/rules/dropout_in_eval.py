@@ -29,12 +29,13 @@ def dropout_in_eval(evidence: Evidence) -> Iterator[Finding]:
     """Values that random numbers set to zero in evaluation mode, so that predictions change from call to call.
 
     A warning where outputs change. Only zeros that are drawn count: noise that is added, as in a VAE or a diffusion
-    model, is sampling by design, and so is a mask of the inputs without a factor.
+    model, is sampling by design. So is a mask without a factor, if it is of the inputs or may hide what the network is
+    asked for: a masked autoencoder's is of its inputs, its tokens and its loss.
     """
     noise = None if evidence.behavior is None else evidence.behavior.noise
     if noise is None or not CHANGE.is_warning(noise.change):
         return
-    calls = [call for call in strongest(noise.evaluation) if call.after or call.scale > 1]
+    calls = [call for call in strongest(noise.evaluation) if noise.is_dropout(call)]
     if not calls:
         return
     name, file = calls[0].module or calls[0].after, calls[0].site.file.rpartition("/")[2]
@@ -49,7 +50,7 @@ def dropout_in_eval(evidence: Evidence) -> Iterator[Finding]:
         limits=CHANGE.limits(),
         reason="Dropout is noise for training; in use it makes predictions random and worse. A function does not know "
         "the mode of the module that calls it.",
-        remedy=f"# {file}, line {calls[0].site.line}: add training=self.training to the dropout, or use an nn.Dropout",
+        remedy=f"# in {file}, line {calls[0].site.line}: add training=self.training to the dropout, or use nn.Dropout",
     )
 
 

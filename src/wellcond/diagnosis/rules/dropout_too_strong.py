@@ -37,8 +37,8 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
 
     Dropping a share p multiplies the variance of what the next layer adds up by 1/(1−p): twofold at 0.5, the most in
     ordinary use, fivefold at 0.8. A note if the same steps without it end no lower. A function or a mask of one's own
-    counts by its effect: values that random numbers set to zero. A mask of the inputs that is not made up for by a
-    factor is not dropout, but what a denoising or masked autoencoder is trained with.
+    counts by its effect: values that random numbers set to zero. A mask of inputs, or of what may be asked for, that
+    is not made up for by a factor is not dropout, but what a denoising or masked autoencoder is trained with.
     """
     trial = evidence.trial
     strong = {
@@ -47,8 +47,8 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
         if isinstance(module, _DropoutNd) and SHARE.is_warning(module.p)
     }
     noise = None if evidence.behavior is None else evidence.behavior.noise
-    for call in strongest(() if noise is None else noise.training):
-        if SHARE.is_warning(call.least_p) and (call.after or call.scale > 1):
+    for call in () if noise is None else filter(noise.is_dropout, strongest(noise.training)):
+        if SHARE.is_warning(call.least_p):
             strong.setdefault(call.module or call.after, round(call.p, 2))
     if not strong:
         return
