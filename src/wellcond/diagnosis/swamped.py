@@ -37,27 +37,33 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
         tells_nothing: Whether that run's outputs may as well be those of other examples.
 
     Returns:
-        None if the loss is no sum, the term still falls, or the other terms have not fallen to a hundredth, nor to a
-        half where nothing is learned, or where they are a penalty of the weights and this one has not fallen at all.
+        None if the loss is no sum; and, unless the other terms are a penalty of the weights that outweighs this one at
+        the start, if the term still falls, or they have not fallen to a hundredth, nor to a half where nothing is
+        learned, or where they are a penalty of the weights and this one has not fallen at all.
     """
     trainer, own = attempts.trainer, attempts.trained
     before, after = _values(trainer, trainer.start().problem), _values(trainer, own.problem)
     if len(before) < 2 or len(before) != len(after) or min(*before, *after) < 0:
         return None
-    which = max(range(len(after)), key=lambda k: after[k])
+    elsewhere = _values(trainer, own.problem, 1)
+    both = zip(after, elsewhere, strict=False)  # there may be no other batch
+    of_data = [k for k, (one, other) in enumerate(both) if not math.isclose(one, other, rel_tol=ROUNDED)]
+    which = max(of_data or range(len(after)), key=lambda k: after[k])
     others_before, others_after = sum(before) - before[which], sum(after) - after[which]
     are_satisfied = others_after < SATISFIED * others_before
     is_stuck = tells_nothing or after[which] > STALLS * before[which]
-    if not (are_satisfied or (is_stuck and others_after < SHRINKS * others_before)):
+    of_weights = of_data == [which]
+    outweighs = of_weights and others_before > before[which]
+    if not (are_satisfied or outweighs or (is_stuck and others_after < SHRINKS * others_before)):
         return None
-    of_weights = _are_same(others_after, _values(trainer, own.problem, 1), which)
     if not (are_satisfied or of_weights or tells_nothing):
         return None
     steps = len(own.losses)
     if not attempts.allows(3 * steps // 2, "a run with one term of the loss"):
         return None
     own.run(steps // 2)
-    if own.diverged_at is not None or _values(trainer, own.problem)[which] < STALLS * after[which]:
+    still_falls = own.diverged_at is not None or _values(trainer, own.problem)[which] < STALLS * after[which]
+    if still_falls and not outweighs:
         return None
     problem = trainer.problem
     only = CopyTrainer(Problem(problem.model, _only(problem.loss, which), problem.source), trainer.optimizer)
@@ -66,11 +72,6 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
     trainer.cost += only.cost
     alone = _values(trainer, Problem(run.model, problem.loss, problem.source))[which]
     return Swamped(before[which], after[which], alone, others_before, others_after, of_weights)
-
-
-def _are_same(others: float, values: list[float], which: int) -> bool:
-    """Whether the other terms have the same sum for another batch."""
-    return len(values) > which and math.isclose(sum(values) - values[which], others, rel_tol=ROUNDED)
 
 
 def _values(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]:

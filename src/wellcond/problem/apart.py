@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
@@ -118,11 +119,8 @@ def taken_apart(problem: Problem) -> Problem:
             return problem
         calls = [_call(problem, function, index, batch) for index, batch in enumerate(batches)]
         pairs = [(inputs, loss.targets_of(batch)) for (inputs, _), batch in zip(calls, batches, strict=True)]
-        autocast = problem.precision.autocast or calls[0][1]
-        scaler = problem.precision.scaler
-        apart = Problem(
-            problem.model, loss, pairs, problem.batchnorm, dropout=problem.dropout, autocast=autocast, scaler=scaler
-        )
+        apart = Problem(problem.model, loss, pairs, problem.batchnorm, dropout=problem.dropout)
+        apart.precision = replace(problem.precision, autocast=problem.precision.autocast or calls[0][1])
         apart.count_copies(problem.cost - before)
         return apart
     return problem

@@ -97,7 +97,7 @@ def penalty_dominates(evidence: Evidence) -> Iterator[Finding]:
     """A term of the loss that depends on the weights alone, and keeps the others from being learned.
 
     It falls to half or less while what depends on the data does not fall, also if the run goes on for half its length;
-    without it, that falls to 0.75 or less in the same number of steps. Severe.
+    or it outweighs that at the start. Without it, that falls to 0.75 or less in the same number of steps. Severe.
     """
     swamped = None if evidence.trial is None else evidence.trial.swamped
     if swamped is None or not swamped.are_of_weights or not ALONE.is_severe(swamped.alone / swamped.together):
@@ -107,7 +107,7 @@ def penalty_dominates(evidence: Evidence) -> Iterator[Finding]:
         severity="severe",
         basis="tried",
         summary=f"a penalty of the weights falls from {number(swamped.others_before)} to "
-        f"{number(swamped.others_after)}, while the rest of the loss stays at {number(swamped.together)}; without the "
+        f"{number(swamped.others_after)}, and the rest of the loss is at {number(swamped.together)}; without the "
         f"penalty it falls from {number(swamped.before)} to {number(swamped.alone)} in the same number of steps.",
         evidence={
             "penalty before": swamped.others_before,

@@ -62,7 +62,7 @@ def broadcast_in_step(evidence: Evidence) -> Iterator[Finding]:
     """
     inspection = evidence.inspection
     broadcasts = () if inspection is None else inspection.broadcasts
-    first = next((each for each in broadcasts if inspection and each.predicted[0] == inspection.batch_size), None)
+    first = next((each for each in broadcasts if inspection and not each.predicted[0] % inspection.batch_size), None)
     if first is None:
         return
     yield Finding(
