@@ -286,7 +286,8 @@ def take_step(
     Returns:
         The loss before the step.
     """
-    if needs_closure(optimizer):
+    is_asking = needs_closure(optimizer)  # LBFGS, which evaluates the loss several times
+    if is_asking:
         scaler = None
 
     def closure() -> Tensor:
@@ -297,7 +298,7 @@ def take_step(
             (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         return value
 
-    if needs_closure(optimizer):  # LBFGS, which evaluates the loss several times
+    if is_asking:
         return float(torch.as_tensor(optimizer.step(closure)))  # type: ignore[arg-type]
     value = float(closure())
     if not math.isfinite(value):
