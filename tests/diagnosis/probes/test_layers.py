@@ -34,6 +34,23 @@ def shown(*layers: nn.Module) -> Behavior:
     return result
 
 
+@pytest.mark.parametrize(("function", "is_straight"), [(nn.ReLU(), False), (nn.LeakyReLU(1.0), True)])
+def test_a_relu_that_is_on_or_off_for_all_examples_is_not_straight(function: nn.Module, is_straight: bool) -> None:
+    """The signal of one learned query hardly differs between examples: each unit is on for all of them or for none."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), function, nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    with torch.no_grad():
+        model[0].weight *= 1e-3  # type: ignore[operator]
+        model[0].bias.copy_(torch.tensor([1.0, -1.0]).repeat(4))  # type: ignore[operator, union-attr]
+        x = normal(20, 3)
+        on = model[0](x) > 0
+    assert bool((on.all(0) | ~on.any(0)).all())
+    linearity = behavior(Problem(model, nn.MSELoss(), (x, normal(20, 2)))).linearity
+    assert linearity is not None
+    assert linearity.is_straight("2") == is_straight
+    assert not linearity.is_straight("4")
+
+
 def test_the_curvature_of_a_square() -> None:
     """(a² + b²)/2 − ((a + b)/2)² = (a − b)²/4."""
     model = nn.Sequential(nn.Linear(3, 4), Square(), nn.Linear(4, 2)).double()

@@ -25,6 +25,8 @@ ENDS = 16
 AFFINE = 1e-5
 """Distance of f((x + x')/2) from (f(x) + f(x'))/2, over ‖f(x) − f(x')‖, below which it is rounding. Of inputs of size
 one, ReLU, GELU, tanh, sin, a square or a LayerNorm make 0.15 to 0.6, and float32's rounding 1e-8 to 2e-6."""
+ALIKE = 0.5
+"""RMS of what differs between examples, over that of all, below which it is spread out."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Linearity:
     """How far midpoints are from being mapped to midpoints, over the distance of their ends; 0 for an affine map.
 
     Every layer gives the midpoint of its two outputs, whatever it is given, so that each stretch between layers is
-    measured by itself. Outputs smaller than one are scaled up to one, where a tanh is no longer straight.
+    measured by itself. Outputs smaller than one are scaled up to one, where a tanh is no longer straight, and what
+    differs between examples to the size of what they share, where a ReLU that is on for all of them is off for some.
 
     Attributes:
         before: Of the stretch before each layer: from the inputs and the outputs of earlier layers to its own input. In
@@ -106,7 +109,7 @@ class _Watch:
         self.affine = {name for module, name in self.layers.items() if _is_known(module)}
         self.bent: set[str] = set()
         self._ends: dict[tuple[nn.Module, int], list[tuple[Tensor | None, Any]]] = {}
-        self._scales: dict[tuple[nn.Module, int], float] = {}
+        self._spreads: dict[tuple[nn.Module, int], _Spread] = {}
         self._calls: dict[nn.Module, int] = {}
         self._inputs: list[Tensor | None] = []
 
@@ -127,14 +130,13 @@ class _Watch:
         return (module, nth), self._inputs.pop()
 
     def record(self, module: nn.Module, output: Any) -> Any:
-        """Store a call of one of the first two passes; both are scaled alike."""
+        """Store a call of one of the first two passes; both are spread alike."""
         key, x = self._called(module)
-        if module in self.layers and key not in self._scales:
-            sizes = [rms(t) for t in tensors_in(output) if t.is_floating_point()]
-            self._scales[key] = max(1.0, 1 / sizes[0]) if sizes and sizes[0] > 0 else 1.0
-        scaled = tree_map(lambda t: _scaled(t, self._scales.get(key, 1.0)), output)
-        self._ends.setdefault(key, []).append((x, tree_map(_copied, scaled)))
-        return scaled
+        if module in self.layers and key not in self._spreads:
+            self._spreads[key] = _Spread(output)
+        spread = self._spreads[key](output) if module in self.layers else output
+        self._ends.setdefault(key, []).append((x, tree_map(_copied, spread)))
+        return spread
 
     def compare(self, module: nn.Module, output: Any) -> Any:
         """Compare a call of the third pass with the midpoints, and return those of the outputs."""
@@ -150,10 +152,39 @@ class _Watch:
         name = self.layers[module]
         self.before[name] = max(self.before.get(name, 0.0), curvature)
         if known and curvature < AFFINE and name not in self.affine:
-            scaled = tree_map(lambda t: _scaled(t, self._scales[key]), output)
-            three = [tensors_in(y)[0].detach() for y in (y1, y2, scaled)]
+            three = [tensors_in(y)[0].detach() for y in (y1, y2, self._spreads[key](output))]
             (self.affine if _curvature(*three) < AFFINE else self.bent).add(name)
         return midpoint
+
+
+class _Spread:
+    """An affine map of a layer's outputs to a size of one or more, of what differs between examples too.
+
+    Args:
+        output: What the layer returns in its first pass.
+    """
+
+    def __init__(self, output: Any) -> None:
+        first = next((t.detach() for t in tensors_in(output) if t.is_floating_point() and t.numel()), None)
+        size = 0.0 if first is None else rms(first)
+        self._scale = max(1.0, 1 / size) if size > 0 else 1.0
+        self._center, self._factor = None, 1.0
+        if first is not None and first.dim() > 1:
+            self._center = first.mean(0, keepdim=True)
+            differs = rms(first - self._center)
+            self._factor = size / differs if 0 < differs < ALIKE * size else 1.0
+
+    def __call__(self, output: Any) -> Any:
+        """The same map of the floating-point tensors of any pass; those of another shape are only scaled."""
+        return tree_map(self._mapped, output)
+
+    def _mapped(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        center = self._center
+        if center is not None and self._factor > 1 and value.shape[1:] == center.shape[1:]:
+            value = center.lerp(value, self._factor)
+        return value * self._scale if self._scale > 1 else value
 
 
 def _holds_a_matrix(module: nn.Module) -> bool:
@@ -198,10 +229,6 @@ def _midpoint(one: Any, other: Any) -> Any:
     """Of floating-point tensors; of anything else, the first."""
     is_number = isinstance(one, Tensor) and one.is_floating_point() and one.shape == other.shape
     return (one + other) / 2 if is_number else one
-
-
-def _scaled(value: Any, scale: float) -> Any:
-    return value * scale if scale != 1 and isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _copied(value: Any) -> Any:
