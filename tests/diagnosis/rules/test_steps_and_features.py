@@ -330,3 +330,20 @@ def test_edges_without_offsets(has_offsets, adds_offsets, is_mixed, turned):
     inputs |= {"owner": torch.arange(8).repeat_interleave(5), "of_edge": of_edge}
     problem = wc.Problem(Graphs(adds_offsets, turned), nn.CrossEntropyLoss(), [(inputs, torch.arange(8) % 2)])
     assert ("mixed-examples" in ill(problem)) == is_mixed
+
+
+class Pairs(nn.Module):
+    """Word vectors of pairs of words, which compute their own loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.center, self.context = nn.Embedding(9, 4), nn.Embedding(9, 4)
+
+    def forward(self, center, context):
+        return -nn.functional.logsigmoid((self.center(center) * self.context(context)).sum(1)).mean()
+
+
+def test_a_loss_without_outputs_is_no_graph():
+    torch.manual_seed(0)
+    pairs = tuple(torch.randint(9, (2, 16)))
+    assert behavior(wc.Problem(Pairs(), None, [pairs])).failures == ()

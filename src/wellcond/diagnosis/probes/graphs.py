@@ -23,7 +23,9 @@ def edges_of_first_alone(subject: Subject) -> bool | None:
     """
     outputs, targets = subject.outputs, tensors_in(subject.targets)
     tensors = tensors_in(subject.inputs)
-    if outputs is None or len(targets) != 1 or len(outputs) != len(targets[0]) or subject.draws:
+    if outputs is None or not outputs.dim() or len(targets) != 1 or not targets[0].dim():
+        return None
+    if len(outputs) != len(targets[0]) or subject.draws:
         return None
     graphs, nodes = len(outputs), max((len(t) for t in tensors if t.is_floating_point() and t.dim()), default=0)
     for edges in tensors:
