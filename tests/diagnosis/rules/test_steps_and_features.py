@@ -332,7 +332,7 @@ def test_edges_without_offsets(has_offsets, adds_offsets, is_mixed, turned):
     assert ("mixed-examples" in ill(problem)) == is_mixed
 
 
-class Pairs(nn.Module):
+class WordPairs(nn.Module):
     """Word vectors of pairs of words, which compute their own loss."""
 
     def __init__(self):
@@ -346,4 +346,4 @@ class Pairs(nn.Module):
 def test_a_loss_without_outputs_is_no_graph():
     torch.manual_seed(0)
     pairs = tuple(torch.randint(9, (2, 16)))
-    assert behavior(wc.Problem(Pairs(), None, [pairs])).failures == ()
+    assert behavior(wc.Problem(WordPairs(), None, [pairs])).failures == ()
