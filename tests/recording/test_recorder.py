@@ -23,8 +23,10 @@ from torch import Tensor, nn
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, OutputError, RunInUse
+from wellcond.recording.entries import entries_of
 from wellcond.recording.logbook import FindingWarning
 from wellcond.recording.mishaps import RecordingWarning
+from wellcond.recording.settings import changes
 
 loss_function = nn.CrossEntropyLoss()
 
@@ -32,11 +34,11 @@ loss_function = nn.CrossEntropyLoss()
 class Training:
     """A small training on a clock of its own: a step takes a second, and recording what `costs` says."""
 
-    def __init__(self, steps: int, **options: Any) -> None:
+    def __init__(self, steps: int, lr: float = 0.05, **options: Any) -> None:
         torch.manual_seed(0)
         self.clock = Clock()
         self.model = Small()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
         self.data = batches(steps)
         self.rec = wc.Recorder(self.model, self.optimizer, loss_function, clock=self.clock, **{"budget": 1.0} | options)
 
@@ -45,7 +47,9 @@ class Training:
             self.step(x, y, step, each)
         return self.rec
 
-    def step(self, x: Tensor, y: Tensor, step: int, each: Callable[[int], None] | None = None) -> None:
+    def step(
+        self, x: Tensor, y: Tensor, step: int, each: Callable[[int], None] | None = None, number: int | None = None
+    ) -> None:
         self.optimizer.zero_grad()
         value = loss_function(self.model(x), y)
         value.backward()
@@ -53,7 +57,7 @@ class Training:
             each(step)
         self.optimizer.step()
         self.clock.now += 1.0
-        self.rec.step(value, (x, y))
+        self.rec.step(value, (x, y), step=number)
 
 
 # what it records
@@ -553,9 +557,84 @@ def test_a_run_directory_holds_what_is_in_memory(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_second_training_goes_on_after_the_first(tmp_path: Path) -> None:
     Training(5, run_dir=tmp_path / "a").run().close()
-    rec = Training(5, run_dir=tmp_path / "a").run()
-    rec.close()
+    training = Training(5, run_dir=tmp_path / "a")
+    with pytest.warns(RecordingWarning, match="a run of 5 steps, and this one goes on after it"):
+        training.run()
+    training.rec.close()
     assert wc.read_run(tmp_path / "a").last_step == 10
+
+
+def test_a_training_with_another_set_up_leaves_the_earlier_run_beside_its_own(tmp_path: Path) -> None:
+    Training(5, run_dir=tmp_path / "a").run().close()
+    earlier = wc.read_run(tmp_path / "a")
+    for place, lr in enumerate((0.5, 0.25), start=1):
+        training = Training(3, lr=lr, run_dir=tmp_path / "a")
+        with pytest.warns(RecordingWarning, match=r"optimizer lr 0\.\d+ → 0\.\d+\), and is in .*a-\d now"):
+            training.run()
+        training.rec.close()
+        assert training.rec.problems == []
+        run = wc.read_run(tmp_path / "a")
+        assert (run.status, run.last_step, len(run.manifest["lives"])) == ("ended", 3, 1)
+        assert run.history.series("lr").values.tolist() == [lr]
+        assert sorted(run.rows()) == sorted(training.rec.run.rows())
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a", *(f"a-{n}" for n in range(1, place + 1))]
+    moved = wc.read_run(tmp_path / "a-1")
+    assert (moved.rows(), moved.manifest, moved.findings) == (earlier.rows(), earlier.manifest, earlier.findings)
+
+
+@pytest.mark.parametrize("form", ["state", "number"])
+def test_a_run_that_goes_on_may_have_another_rate(form: str, tmp_path: Path) -> None:
+    first = Training(8, run_dir=tmp_path / "a")
+    first.run(slice(0, 5))
+    state = first.rec.state_dict()
+    first.rec.close()
+    second = Training(8, lr=0.01, run_dir=tmp_path / "a")
+    if form == "state":
+        second.rec.load_state_dict(state)
+    for step, (x, y) in enumerate(second.data[5:], start=6):
+        second.step(x, y, step, number=step if form == "number" else None)
+    second.rec.close()
+    run = wc.read_run(tmp_path / "a")
+    assert run.history.series("training_loss").steps.tolist() == list(range(1, 9))
+    assert run.history.series("lr").values.tolist() == [0.05, 0.01]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_fresh_training_that_counts_its_own_steps_is_not_written_over_another(tmp_path: Path) -> None:
+    Training(5, run_dir=tmp_path / "a").run().close()
+    second = Training(3, lr=0.5, run_dir=tmp_path / "a")
+    with pytest.warns(RecordingWarning, match="another set-up"):
+        second.step(*second.data[0], 1, number=1)
+    second.rec.close()
+    assert [wc.read_run(tmp_path / name).last_step for name in ("a", "a-1")] == [1, 5]
+
+
+def test_a_training_that_fails_before_its_first_step_leaves_the_earlier_run_as_it_was(tmp_path: Path) -> None:
+    Training(5, run_dir=tmp_path / "a").run().close()
+    before = wc.read_run(tmp_path / "a")
+    Training(3, lr=0.5, run_dir=tmp_path / "a").rec.close()
+    after = wc.read_run(tmp_path / "a")
+    assert (after.rows(), after.manifest, after.status) == (before.rows(), before.manifest, "ended")
+
+
+def test_rates_of_a_schedule_are_no_other_set_up() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    first = entries_of(model, [optimizer], 0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20, div_factor=1.0)
+    for _ in range(15):
+        optimizer.step()
+        schedule.step()
+    later = entries_of(model, [optimizer], 0.1)
+    assert first["optimizer"]["groups"][0]["lr"] != later["optimizer"]["groups"][0]["lr"]
+    assert changes(first, later) == []
+    other = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.01)
+    assert changes(later, entries_of(model, [other], 0.05)) == ["optimizer weight decay 0 → 0.01"]
+    larger = nn.Linear(3, 1)
+    assert changes(later, entries_of(larger, [torch.optim.SGD(larger.parameters(), lr=0.1)], 0.05)) == [
+        "optimizer Adam → SGD",
+        "model of 1 modules, 3 parameters → 1 modules, 4 parameters",
+    ]
 
 
 # recorders that nobody closes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
 from wellcond.recording.history import Series
 from wellcond.recording.run import Run
-from wellcond.recording.settings import settings
+from wellcond.recording.settings import model_text, settings
 from wellcond.results import Result, Row, number
 from wellcond.results import quantities as q
 
@@ -139,12 +139,8 @@ def _settings(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
         for name, run in runs.items()
     }
     if len({tuple(each) for each in models.values()}) > 1:
-        by_title["model"] = {name: _model_text(each) for name, each in models.items()}
+        by_title["model"] = {name: model_text(run.manifest) for name, run in runs.items()}
     return {title: values for title, values in by_title.items() if len({*values.values()}) > 1}
-
-
-def _model_text(modules: Sequence[tuple[str, str, int]]) -> str:
-    return f"{len(modules)} modules, {sum(count for _, _, count in modules):,} parameters"
 
 
 def _losses(curves: Mapping[str, Series]) -> dict[int, dict[str, float]]:

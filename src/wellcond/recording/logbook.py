@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -102,6 +103,15 @@ class Logbook:
         """Remember which examples a step was made of, for a while."""
         self._indices[step] = indices
         self._indices.pop(step - MOST_NOTED, None)
+
+    def set_aside(self) -> Path | None:
+        """Begin anew in the same directory; what was recorded there is moved to a folder beside it, which is returned.
+
+        Raises:
+            OutputError: It could not be moved.
+        """
+        self.history, self.course = History(), Course(self._ignore)
+        return None if self._directory is None else self._directory.set_aside()
 
     def truncate(self, step: int) -> None:
         """Drop everything after a step, from which the run goes on."""

@@ -26,10 +26,11 @@ from wellcond.recording.history import History
 from wellcond.recording.listener import Listener
 from wellcond.recording.live_display import LiveDisplay
 from wellcond.recording.logbook import Logbook, OnFinding, warm_up_rules
-from wellcond.recording.mishaps import Mishaps
+from wellcond.recording.mishaps import Mishaps, RecordingWarning, warn
 from wellcond.recording.probes.probing import Probing, warm_up
 from wellcond.recording.ranks import RecorderRanks
 from wellcond.recording.run import Run
+from wellcond.recording.settings import changes
 from wellcond.recording.turns import Turns, all_parts
 from wellcond.recording.watching.counting import EVERY_SKIPPED, MORE, StepCount
 from wellcond.recording.watching.loss_watch import LossWatch
@@ -43,6 +44,10 @@ from wellcond.results import quantities as q
 COMPILED = """\
 the model is compiled, so hooks do not see its layers: their outputs are measured in passes of their own, without \
 dropout"""
+SET_ASIDE = """\
+the run that was {place} is of another set-up ({changed}), and is in {target} now. A run that goes on has \
+rec.load_state_dict(…), or rec.step(…, step=…) with the number of its step"""
+GOES_ON = "{place} there is a run of {steps:,} steps, and this one goes on after it; name another run_dir for a new one"
 MOST_FINDINGS = 3
 """Findings that the name of a recorder has."""
 
@@ -64,7 +69,8 @@ class Recorder:
         loss: As for `Problem`: `loss(outputs, targets)`, or None for a model that returns its loss. For a training step
             of your own there is `Recorder.from_step`.
         run_dir: Folder of the run, in files that other programs read too; None records in memory. A run that is there
-            already is continued.
+            already is continued. One of another model or with other settings of the optimizer is moved to a folder
+            beside it, unless it is asked for by `load_state_dict` or by `step(…, step=…)`.
         budget: Share of wall time that recording may take.
         on_finding: Called with each finding as it begins, and again when it has ended.
         log: Receives all numbers and findings: `wellcond.integrations.log_to(writer)` for TensorBoard, W&B and others.
@@ -166,6 +172,9 @@ class Recorder:
         self._mishaps.on_failure = functools.partial(_give_up, self._allowance, self._ranks)
         self._losses, self._repeats = LossWatch(), Repeats()
         self._count = StepCount(self._ranks.agreed(0 if directory is None else directory.last_step))
+        earlier = None if directory is None else directory.earlier
+        self._changes = self._ranks.agreed([] if earlier is None else changes(earlier, self._entries))
+        self._may_be_another = self._count.step > 0
         self._is_open = not self._ranks.is_idle
         self._displays: list[LiveDisplay] = []
         self._owner = os.getpid(), id(self)
@@ -233,6 +242,7 @@ class Recorder:
         Args:
             state: What `state_dict()` returned.
         """
+        self._may_be_another = False
         self._count.load_state_dict(state["count"])
         self._logbook.load_state_dict(state["logbook"], self._count.step)
         self._turns.load_state_dict(state["turns"])
@@ -332,6 +342,8 @@ class Recorder:
         value = self._count.loss_of_step(sampling.optimizer_steps, value, is_captured=sampling.is_captured)
         if value is MORE:
             return
+        if self._may_be_another:
+            self._begin(number)
         last = self._count.step
         step = self._count.begin(number)
         if not self._ranks.is_writer:
@@ -365,6 +377,20 @@ class Recorder:
         if step >= self._turns.next_look or is_urgent or sampling.depth:
             probed = batch if self._ranks.can_probe else None
             self._turns.look(step, probed, self._count.passes, is_alarming, is_alarming and not is_finite, began)
+
+    def _begin(self, number: int | None) -> None:
+        """Before the first step in a folder with a run, which nobody has asked to go on with so far."""
+        self._may_be_another = False
+        steps = self._count.step
+        if number not in (None, 1):
+            return
+        if self._changes:
+            target, self._count.step = self._logbook.set_aside(), 0
+            if target is not None:
+                changed = "; ".join(self._changes)
+                warn(SET_ASIDE.format(place=self._place, changed=changed, target=target), RecordingWarning)
+        elif number is None and self._ranks.is_writer:
+            warn(GOES_ON.format(place=self._place, steps=steps), RecordingWarning)
 
     def _note_batch(self, step: int, batch: Any) -> None:
         """Count a batch that was just seen; the count is recorded with what else is read of a step."""

@@ -20,6 +20,8 @@ from wellcond.results.version import __version__
 MANIFEST = "run.json"
 SCHEMA = 1
 """Version of the layout of a run directory; one that changes the meaning of a file adds one."""
+OF_THE_START = ("schema", "created", "lives", "columns")
+"""Entries that stay when a run goes on."""
 MEANINGS = {
     "time": "seconds since 1970 at which the row was written",
     "step": "optimizer steps, from 1",
@@ -38,14 +40,16 @@ def new_manifest(entries: Mapping[str, Any], max_bytes: int, time: float) -> dic
         "created": time,
         "lives": [],
         "columns": MEANINGS,
-        **described(entries, max_bytes),
+        "max_bytes": max_bytes,
+        "versions": {"wellcond": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        **as_json(entries),
     }
 
 
-def described(entries: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
-    """What each process that writes to the run says of itself."""
-    versions = {"wellcond": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"max_bytes": max_bytes, "versions": versions, **as_json(entries)}
+def continued(earlier: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of a run that goes on: it begins when it began, and is described as it is now."""
+    now = {name: value for name, value in fresh.items() if name not in OF_THE_START}
+    return {**earlier, **now, "lives": [*earlier["lives"]]}
 
 
 def new_life(first_step: int, time: float) -> dict[str, Any]:

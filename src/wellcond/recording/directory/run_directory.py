@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -59,6 +60,7 @@ class RunDirectory:
     Attributes:
         path: The folder.
         manifest: What run.json holds.
+        earlier: What it held before, if there was a run.
 
     Example:
         >>> import tempfile
@@ -70,9 +72,20 @@ class RunDirectory:
         (2, 'ended')
     """
 
-    def __init__(self, path: Path, lock: Lock, entries: dict[str, Any], segments: list[Segment]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        lock: Lock,
+        fresh: dict[str, Any],
+        segments: list[Segment],
+        earlier: dict[str, Any] | None = None,
+    ) -> None:
         self.path = path
-        self.manifest = entries
+        self.earlier = earlier
+        self.manifest = fresh if earlier is None else manifest.continued(earlier, fresh)
+        self._fresh = fresh
+        self._has_changed = False
+        """Whether rows were written or dropped."""
         self._lock = lock
         self._segments = segments
         self._started = time.time(), time.monotonic()
@@ -113,14 +126,9 @@ class RunDirectory:
             with naming(folder):
                 segments = _recovered(folder)
                 now = time.time()
-                content = manifest.described(entries, max_bytes)
-                if (folder / manifest.MANIFEST).exists():
-                    content = manifest.read_manifest(folder) | content | {"status": "running"}
-                else:
-                    content = manifest.new_manifest(entries, max_bytes, now)
-                directory = cls(folder, lock, content, segments)
-                content["lives"].append(manifest.new_life(directory.last_step + 1, now))
-                manifest.write_manifest(folder, content)
+                earlier = manifest.read_manifest(folder) if (folder / manifest.MANIFEST).exists() else None
+                directory = cls(folder, lock, manifest.new_manifest(entries, max_bytes, now), segments, earlier)
+                directory._begin_life(now)
         except BaseException:
             lock.release()
             raise
@@ -177,6 +185,7 @@ class RunDirectory:
         """
         self._lock.check()
         self._finish_tidying()
+        self._has_changed = True
         waiting = (until(table, step) for table in self._waiting)
         self._waiting = [table for table in waiting if table.num_rows]
         with naming(self.path):
@@ -195,8 +204,33 @@ class RunDirectory:
             self.manifest["lives"][-1]["first_step"] = min(step + 1, self.manifest["lives"][-1]["first_step"])
             manifest.write_manifest(self.path, self.manifest)
 
+    def set_aside(self) -> Path:
+        """Move the run that is here to a folder beside this one, and begin a new one.
+
+        Returns:
+            That folder, with the run as it was before this directory was opened.
+
+        Raises:
+            OutputError: It could not be moved.
+        """
+        self._lock.check()
+        self._finish_tidying()
+        with naming(self.path):
+            target = _free_folder(self.path)
+            manifest.write_manifest(target, self.earlier or self.manifest)
+            for name in (findings_log.FINDINGS, ROWS):
+                if (self.path / name).exists():
+                    (self.path / name).rename(target / name)
+            (self.path / ROWS).mkdir()
+            self.manifest, self.earlier = self._fresh | {"lives": []}, None
+            self._segments, self._next = [], 1
+            self._begin_life(time.time())
+        return target
+
     def close(self) -> None:
         """Write what waits, say in the manifest that the run ended, and release the folder.
+
+        A run that was there, and that nothing was added to, stays as it was: training may have failed at its start.
 
         Raises:
             OutputError: Something could not be written; the folder is released all the same.
@@ -207,11 +241,16 @@ class RunDirectory:
             self.append(())
             self._finish_tidying()
             self.manifest["status"] = "ended"
-            manifest.write_manifest(self.path, self.manifest)
+            before = None if self._has_changed else self.earlier
+            manifest.write_manifest(self.path, self.manifest if before is None else before)
         finally:
             self._lock.release()
 
     # files
+
+    def _begin_life(self, now: float) -> None:
+        self.manifest["lives"].append(manifest.new_life(self.last_step + 1, now))
+        manifest.write_manifest(self.path, self.manifest)
 
     def _now(self) -> float:
         """Time by the clock when the folder was opened, and since then by one that cannot jump."""
@@ -222,6 +261,7 @@ class RunDirectory:
         if not self._waiting:
             return
         self._finish_tidying()
+        self._has_changed = True
         segment = self._write(self._next, self._next, merged(self._waiting))
         self._waiting.clear()
         self._segments.append(segment)
@@ -321,6 +361,16 @@ def _recovered(folder: Path) -> list[Segment]:
         else:
             segments.append(segment)
     return segments
+
+
+def _free_folder(folder: Path) -> Path:
+    """A new folder beside another one, named after it: a-1, a-2 and further on."""
+    for number in itertools.count(1):
+        target = folder.with_name(f"{folder.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            target.mkdir()
+            return target
+    raise AssertionError("numbers do not end")
 
 
 def _next_number(folder: Path) -> int:
