@@ -503,6 +503,36 @@ def test_other_measurements_accept_an_optimizer_that_is_recorded() -> None:
     assert wc.covariate_shift(problem, training.optimizer).layers
 
 
+@pytest.mark.parametrize("forward", ["of two inputs", "of one"])
+def test_a_training_step_in_the_place_of_the_loss_is_told_how_to_write_it(forward: str) -> None:
+    class Pairs(nn.Linear):
+        def forward(self, one: Tensor, *other: Tensor) -> Tensor:
+            if forward == "of two inputs" and not other:
+                raise TypeError("forward() missing 1 required positional argument: 'other'")
+            return super().forward(one)
+
+    model = Pairs(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return model(*batch).square().mean()
+
+    def train(rec: wc.Recorder) -> None:
+        for _ in range(10):
+            batch = torch.randn(8, 3), torch.randn(8, 3)
+            value = step(model, batch)
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+            rec.step(value, batch)
+
+    with pytest.warns(RecordingWarning, match=r"wc\.Recorder\.from_step\(model, optimizer, training_step\)"):
+        train(wc.Recorder(model, optimizer, step, budget=1.0))  # type: ignore[arg-type]
+    with wc.Recorder.from_step(model, optimizer, step, budget=1.0) as rec:
+        train(rec)
+    assert rec.problems == []
+
+
 # directories and resuming
 
 

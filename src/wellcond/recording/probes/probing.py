@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wellcond.diagnosis.finding import Finding
+from wellcond.errors import InvalidProblem
 from wellcond.measurements.landscape.points import loss_and_gradient, norm
+from wellcond.network.calling import one_line
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.isolation.isolation import rng_kept
 from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.outputs import Loss
 from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import TrainingStep
 from wellcond.recording.allowance import Activity, Allowance, Purse
 from wellcond.recording.probes.activations import ActivationProbe
 from wellcond.recording.probes.conditioning import ConditioningProbe
@@ -33,6 +36,9 @@ from wellcond.results.progress import without_bars
 CURVATURE, CONDITIONING, SHIFT, PASS, INSPECTION = "curvature", "conditioning", "shift", "activations", "inspection"
 GRADIENT_OF_FEW = "noise"
 MOST_PRODUCTS_OF_PROBE = 8
+WRITE_STEP = """\
+{error}. Measured is loss(model(inputs), targets) of the batch (inputs, targets); for a training step of your own, \
+write  wc.Recorder.from_step(model, optimizer, training_step)"""
 
 
 def probe_parts() -> dict[str, Activity]:
@@ -120,7 +126,18 @@ class Probing:
             batch: Its batch.
             before: Weights before the step, if they are known.
             order: Layers in the order of the forward pass.
+
+        Raises:
+            InvalidProblem: The model or the loss cannot be called with the batch.
         """
+        try:
+            return self._rows(part, step, batch, before, order)
+        except (TypeError, AttributeError, InvalidProblem) as error:
+            if isinstance(self._subject.loss, TrainingStep):
+                raise
+            raise InvalidProblem(WRITE_STEP.format(error=f"{type(error).__name__}: {one_line(error)}")) from error
+
+    def _rows(self, part: str, step: int, batch: Any, before: dict[Tensor, Tensor], order: Sequence[str]) -> list[Row]:
         level, whole = self._levels[part], examples_in(batch)
         # the statistics of few examples make the curvature several times what it is in training
         # and an inspection judges the batch size
