@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from script import Script
-from setups import CLASSES, Recurrent, network, sequences, setup, table
+from setups import CLASSES, Recurrent, network, sequences, setup, table, treated
 from torch import Tensor, nn
 
 from wellcond.remedies import lines_for
@@ -128,6 +128,30 @@ def test_signals_of_residual_blocks_are_ordinary_on_any_inputs() -> None:
     fan_in = Script(own)
     fan_in.paste(lines_for("he-init", own))
     assert float(fan_in.names["model"](x).std()) > 1000
+
+
+class WithOneNumber(nn.Module):
+    """Its second layer makes one number, whatever the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.scale, self.head = nn.Linear(4, 4), nn.Linear(4, 1), nn.Linear(4, CLASSES)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.first(x))
+        outputs: Tensor = self.head(h * self.scale(h.mean(0)))
+        return outputs
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_layer_that_makes_one_number_is_drawn_and_not_divided_by_its_spread() -> None:
+    own = setup(WithOneNumber())
+    script = Script(own)
+    script.paste(lines_for("unit-signals", own))
+    for model in (treated("unit-signals", own).problem.model, script.names["model"]):
+        assert all(bool(p.isfinite().all()) for p in model.parameters())
+        assert 0.01 < float(model.scale.weight.detach().std()) < 3
 
 
 def test_frozen_layers_keep_their_weights() -> None:

@@ -15,9 +15,10 @@ from wellcond.remedies.setup import Setup
 
 LINES = """\
 def rescale(module, _, outputs):
-    std = outputs.std().clamp_min(1e-6)
-    module.weight.data /= std
-    return outputs / std
+    if outputs.numel() > 1:  # one number has no standard deviation
+        std = outputs.std().clamp_min(1e-6)
+        module.weight.data /= std
+        return outputs / std
 hooks = []
 for module in model.modules():
     if isinstance(module, nn.RNNBase):
@@ -65,7 +66,9 @@ def unit_signals(setup: Setup) -> Setup | None:
     return with_weights(setup, draw, inputs_line(setup), LINES.format(inputs=form))
 
 
-def _rescale(module: Any, _: Any, outputs: Tensor) -> Tensor:
+def _rescale(module: Any, _: Any, outputs: Tensor) -> Tensor | None:
+    if outputs.numel() < 2:  # one number has no standard deviation
+        return None
     std = outputs.std().clamp_min(1e-6)
     module.weight.data /= std
     return outputs / std
