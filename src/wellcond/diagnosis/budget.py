@@ -178,6 +178,7 @@ class Budget:
         )
         runs = min(price(), left - self.least_curvature)
         curvature = self._curvature_prices(*self._divided(left - runs))
+        runs = left - sum(curvature.values())  # a network in trouble gets what nothing else is planned for
         # the first run is made in any case, also if each of its steps takes several evaluations
         return (
             fixed

@@ -38,6 +38,7 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.losses import sums_taken
 from wellcond.problem.problem import Problem
 from wellcond.problem.working_mode import in_working_mode
+from wellcond.remedies.script_names import ScriptNames
 from wellcond.results import Cost, Progress
 from wellcond.results.progress import shows_progress
 from wellcond.training.leading import led
@@ -119,6 +120,7 @@ def diagnose(
         lr = max(map(current_lr, held), default=None)
         schedule = schedule_of(scheduler or passed)
         lines_of = lines_by_remedy(problem, optimizer)
+        script = ScriptNames.of_caller(problem, optimizer, scheduler)
         asked, at_call = problem, problem.cost
         with asked.as_trained():
             problem = in_working_mode(taken_apart(asked))
@@ -129,8 +131,9 @@ def diagnose(
             cost = problem.cost - before
             looked = (part for part in (evidence.inspection, evidence.behavior, evidence.trial) if part is not None)
             unchecked = [failure for part in looked for failure in part.failures]
+            findings = completed(judged(evidence, ignore, select), evidence, lines_of)
             return Diagnosis(
-                findings=completed(judged(evidence, ignore, select), evidence, lines_of),
+                findings=tuple(each.with_lines(script.lines) for each in findings),
                 evidence=evidence,
                 parameters=problem.size,
                 lr=lr,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from wellcond.results.rendering import rendered
@@ -74,6 +75,11 @@ class Finding:
         if not all(line.startswith("#") for line in lines):
             return ""
         return " ".join(sentence(line.strip("# ")) for line in lines)
+
+    def with_lines(self, change: Callable[[str], str]) -> Finding:
+        """The same with changed lines of its remedy, and of those of its consequences."""
+        consequences = tuple(each.with_lines(change) for each in self.consequences)
+        return replace(self, remedy=change(self.remedy), consequences=consequences)
 
     @property
     def when(self) -> str:

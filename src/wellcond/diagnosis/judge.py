@@ -167,8 +167,8 @@ def _rooted(findings: list[Finding]) -> Iterable[Finding]:
 def explains(cause: Finding, effect: Finding) -> bool:
     """Whether one finding is a consequence of another that is as severe, or of one that may be milder.
 
-    That is a wrong scale, for what is measured of it; and whatever is proven, tried, seen at a layer, or a symptom, for
-    what says only that training fails.
+    That is a wrong scale, for what is measured of it; what is proven of a layer, for the symptoms there; and whatever
+    is proven, tried, seen at a layer, or a symptom, for what says only that training fails.
     """
     if effect.begins_here or cause.rule == effect.rule or effect.rule not in CAUSES.get(cause.rule, ()):
         return False
@@ -178,6 +178,8 @@ def explains(cause: Finding, effect: Finding) -> bool:
         return False
     if kind_of(cause.rule) == "scale":
         return kind_of(effect.rule) in ("symptom", "outcome")
+    if cause.basis == "proven" and cause.layer == effect.layer != "" and kind_of(effect.rule) == "symptom":
+        return True
     is_specific = cause.basis != "measured" or cause.layer != "" or kind_of(cause.rule) == "symptom"
     return effect.rule == "loss-not-decreasing" and is_specific
 

@@ -32,7 +32,8 @@ class Part:
     Attributes:
         name: What it measures.
         outcome: How it ended.
-        estimate: Cost planned for it at most, in u.
+        estimate: Cost planned for it, in u. Runs of a network in trouble may take what is planned for the curvature,
+            which is then left out: all parts together take no more than their estimates.
         cost: Cost it had.
         seconds: Time it took.
         note: Why it was not measured, how far it came, or of which batches it is.

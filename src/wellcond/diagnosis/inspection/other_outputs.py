@@ -17,6 +17,8 @@ WRONG_CLASS, WRONG_CLASSES = 0.01, 0.1
 """Odds of every wrong class in correct logits, and of all of them at most; smoothed labels punish smaller ones."""
 CORRECT_LOGIT = 20.0
 """|logit| of a correct binary answer."""
+SMALL_RATE = 0.1
+"""What stands in for a count of 0 where its logarithm is taken."""
 FLAT_PROBABILITY = 1e-3
 """Distance of a saturated probability from 0 or 1."""
 
@@ -81,9 +83,22 @@ class OtherOutputs:
             return None
         return self.at(target.detach().reshape(self.outputs.shape).to(self.outputs.dtype))
 
+    def at_logarithms(self) -> float | None:
+        """Outputs that equal the logarithms of the targets, of which none is negative."""
+        target = self._paired()
+        if target is None or bool((target < 0).any()):
+            return None
+        return self.at(target.clamp_min(SMALL_RATE).log().to(self.outputs.dtype))
+
+    def flattened_perfect(self) -> float | None:
+        """The loss of correct outputs, if labels of the other order than the outputs are flattened as they lie."""
+        return self._perfect(self._one_hot(as_they_lie=True)) if self._is_turned else None
+
     def perfect(self) -> float | None:
         """The loss of correct outputs."""
-        hot = self._one_hot()
+        return self._perfect(self._one_hot())
+
+    def _perfect(self, hot: Tensor | None) -> float | None:
         if hot is not None and self.class_dim is not None:
             odds = min(WRONG_CLASS, WRONG_CLASSES / max(hot.shape[self.class_dim] - 1, 1))
             return self.at(hot.clamp_min(odds).log().to(self.outputs.dtype))
@@ -146,8 +161,16 @@ class OtherOutputs:
             return float(((p > 0.5) == (target.reshape(p.shape) > 0.5)).double().mean())
         return None
 
-    def _one_hot(self) -> Tensor | None:
-        """One-hot labels in the shape of the outputs; zero where a label is ignored."""
+    @property
+    def _is_turned(self) -> bool:
+        """Whether labels are (examples, steps), and outputs (steps, examples, classes)."""
+        if self.target is None or self.class_dim is None or self.target.dim() != 2 or self.outputs.dim() != 3:
+            return False
+        steps, examples, _ = self.outputs.movedim(self.class_dim, -1).shape
+        return steps != examples and self.target.shape == (examples, steps)
+
+    def _one_hot(self, *, as_they_lie: bool = False) -> Tensor | None:
+        """One-hot labels in the shape of the outputs, or in the order of their numbers; zero where one is ignored."""
         if self.class_dim is None or self.target is None:
             return None
         if self.target.shape == self.outputs.shape:
@@ -155,7 +178,8 @@ class OtherOutputs:
         shape = self.outputs.movedim(self.class_dim, -1).shape
         if self.target.is_floating_point() or self.target.numel() != math.prod(shape[:-1]):
             return None
-        index = self.target.reshape(shape[:-1]).long()
+        target = self.target.T if self._is_turned and not as_they_lie else self.target
+        index = target.reshape(shape[:-1]).long()
         valid = (index >= 0) & (index < shape[-1])
         hot = torch.nn.functional.one_hot(index.clamp(0, shape[-1] - 1), shape[-1]).double() * valid[..., None]
         return hot.movedim(-1, self.class_dim)

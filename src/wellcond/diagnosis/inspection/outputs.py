@@ -43,6 +43,9 @@ class OutputFacts:
         reshaped_loss: Loss of the outputs in the shape of the targets, if the shapes differ and the sizes do not.
         reshaped_perfect_loss: Loss of correct outputs in the shape of the targets.
         perfect_loss: Loss of correct outputs: the targets, or logits far on their side.
+        flattened_perfect_loss: The same for labels (examples, steps) that are flattened as they lie, next to outputs
+            with the steps in front; None for others.
+        loss_at_logarithms: Loss of outputs that equal the logarithms of the targets; None if one is negative.
         log_low: Smallest number whose logarithm the loss takes; None if it takes none.
         clamped: Share of numbers that the loss clamps before it takes their logarithm; None if it clamps none.
         saturated: Share of examples whose probabilities are all within 1e-3 of 0 or 1, for a classifier.
@@ -81,6 +84,8 @@ class OutputFacts:
     reshaped_loss: float | None
     reshaped_perfect_loss: float | None
     perfect_loss: float | None
+    flattened_perfect_loss: float | None
+    loss_at_logarithms: float | None
     log_low: float | None
     clamped: float | None
     saturated: float | None
@@ -164,6 +169,8 @@ def output_facts(
         reshaped_loss=at.reshaped(),
         reshaped_perfect_loss=at.reshaped_perfect(),
         perfect_loss=at.perfect(),
+        flattened_perfect_loss=at.flattened_perfect(),
+        loss_at_logarithms=at.at_logarithms(),
         log_low=graph.log_low,
         clamped=graph.clamped,
         saturated=at.saturated(),

@@ -70,14 +70,17 @@ def collinear_features(evidence: Evidence) -> Iterator[Finding]:
 
     For a table of numbers with at least 8 examples per feature: directions of the standardized features whose
     eigenvalue is below a thousandth of the largest predict a tenth or more of the targets' variance, beyond chance.
-    Along them gradient descent takes λ_max/λ times the steps. Not reported if the trial learns half of it anyway.
+    Along them gradient descent takes λ_max/λ times the steps. Not reported if the trial learns half of it anyway; of
+    classes reported only if it learns nothing at any rate.
     """
     inspection, trial = evidence.inspection, evidence.trial
-    slow = None if trial is None or trial.relation is None or not trial.relation.is_regression else trial.relation.slow
+    slow = None if trial is None or trial.relation is None else trial.relation.slow
     if inspection is None or trial is None or slow is None or slow.rest < SLOW.warn or not inspection.weighted():
         return
+    is_regression = trial.relation is not None and trial.relation.is_regression
     left = None if trial.constant is None else (1 - slow.fast - slow.rest / 2) * trial.constant
-    if left is not None and trial.own is not None and trial.own.loss < left:
+    is_learned = left is not None and trial.own is not None and trial.own.loss < left
+    if is_learned if is_regression else not trial.learns_nothing:
         return
     yield Finding(
         rule="ill-conditioned-input",

@@ -36,6 +36,9 @@ CLAMPED = Threshold(
     origin="what is clamped gets no gradient; some extreme values are ordinary",
 )  # fmt: skip
 POSITIVE = Condition("largest output", 1e-3, origin="log-probabilities are never above 0; float16 rounds by 1e-3")
+MARGIN = Condition("difference of two losses / the larger", 0.1, origin="beyond any rounding")
+POSITIVE_TAILS = {"Exp": "an exponential", "Softplus": "a softplus", "Relu": "a ReLU"}
+"""Last operations whose results are never negative."""
 BYTE = 255
 """The largest value of a mask that is stored as bytes."""
 MAY_BE_PROBABILITIES = ("Sigmoid", "Softmax", "Clamp", "Mul", "Div", "Exp", "Mean", "Add")
@@ -193,3 +196,31 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
             lowest_target=low,
             highest_target=high,
         )
+
+
+@rule("output-loss-mismatch")
+def rates_as_logarithms(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs that are never negative, as rates are, before a loss that takes the logarithms of rates.
+
+    `PoissonNLLLoss` takes these by default: it is lower for the logarithms of the targets than for the targets, and
+    outputs of an exponential, a softplus or a ReLU cannot be logarithms of rates below 1.
+    """
+    if (both := outputs_of(evidence)) is None:
+        return
+    inspection, output = both
+    at_logarithms, at_targets = output.loss_at_logarithms, output.loss_at_targets
+    tail = POSITIVE_TAILS.get((output.tail or ("",))[0])
+    if tail is None or "Exp" not in output.loss_operations or at_logarithms is None or at_targets is None:
+        return
+    if not at_logarithms < at_targets - MARGIN.at * abs(at_targets):
+        return
+    yield mismatch(
+        inspection,
+        output,
+        f"the loss takes logarithms of rates, and the outputs are rates already: {tail} keeps them above 0, so that "
+        "no rate can be below 1.",
+        "The loss takes the exponential of the outputs: what is to be a rate of 0.1 must be -2.3 there.",
+        f"# do not end with {tail}, or tell the loss: nn.PoissonNLLLoss(log_input=False)",
+        loss_at_the_targets=at_targets,
+        loss_at_their_logarithms=at_logarithms,
+    )

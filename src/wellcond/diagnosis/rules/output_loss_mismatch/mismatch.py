@@ -49,6 +49,12 @@ def mismatch(
     )
 
 
+def is_flattened_apart(output: OutputFacts) -> bool:
+    """Whether the loss is right for labels that are flattened in another order than the outputs."""
+    flattened, right = output.flattened_perfect_loss, output.perfect_loss
+    return flattened is not None and right is not None and flattened < right
+
+
 def seen_by_loss(evidence: Evidence) -> tuple[Inspection, OutputFacts, Sight] | None:
     """The inspection, its outputs and what the loss sees of them; None if one of them is not known."""
     both = outputs_of(evidence)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.reading import outputs_of
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.rules.output_loss_mismatch.mismatch import mismatch, seen_by_loss
+from wellcond.diagnosis.rules.output_loss_mismatch.mismatch import is_flattened_apart, mismatch, seen_by_loss
 from wellcond.diagnosis.threshold import Condition
 from wellcond.results import number
 
@@ -96,6 +97,28 @@ def scattered(evidence: Evidence) -> Iterator[Finding]:
         "several classes at a few.",
         "# exchange dimensions by transpose or permute: F.cross_entropy(outputs.transpose(1, 2), targets), or flatten "
         "both: F.cross_entropy(outputs.flatten(0, 1), targets.flatten())",
+        layer="",
+    )
+
+
+@rule("output-loss-mismatch")
+def flattened_apart(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs with the steps in front and labels with the examples in front that are both flattened as they lie.
+
+    Correct outputs have the lowest loss for labels in the order of their numbers, and not for those of the same step
+    and example.
+    """
+    if (both := outputs_of(evidence)) is None or not is_flattened_apart(both[1]):
+        return
+    inspection, output = both
+    yield mismatch(
+        inspection,
+        output,
+        f"outputs of shape {list(output.shape)} have the steps in front, and labels of shape "
+        f"{list(output.target_shape or ())} the examples: the loss flattens both as they lie, and compares outputs "
+        "with labels of other steps and examples.",
+        "Flattened numbers belong together only if both tensors count in one order.",
+        "# turn one of them before both are flattened: F.cross_entropy(outputs.flatten(0, 1), targets.T.flatten())",
         layer="",
     )
 

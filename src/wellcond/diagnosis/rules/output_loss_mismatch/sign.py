@@ -10,7 +10,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.reading import outputs_of
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.rules.loss_not_decreasing import without_learning
-from wellcond.diagnosis.rules.output_loss_mismatch.mismatch import mismatch, seen_by_loss
+from wellcond.diagnosis.rules.output_loss_mismatch.mismatch import is_flattened_apart, mismatch, seen_by_loss
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.remedies.loss_code import wrapped_loss
 from wellcond.results import number
@@ -84,7 +84,7 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
     if sight is not None and (sight.is_even or sight.is_crossed or sight.ignores_targets or sight.least >= 0):
         return
     perfect, constant = output.perfect_loss, output.uninformed_loss
-    if perfect is None or constant is None or output.reshaped_loss is not None:
+    if perfect is None or constant is None or output.reshaped_loss is not None or is_flattened_apart(output):
         return
     if len(inspection.targets) > 1:  # advantages or other weights below zero reward what is wrong on purpose
         return
