@@ -62,8 +62,9 @@ def test_a_traceback_names_the_section(name: str) -> None:
     with pytest.raises(CLASSES[name]) as raised:
         raise CLASSES[name](*ARGUMENTS.get(name, ("the message",)))
     shown = "".join(traceback.format_exception(raised.value))
-    assert f"errors.html#{name.lower()}" in shown
-    assert shown.count("errors.html") == 1
+    assert f"More about {name}: the section of this name in docs/errors.md of wellcond's repository" in shown
+    assert shown.count("errors.md") == 1
+    assert (PAGE.parents[1] / "docs" / "errors.md") == PAGE
 
 
 def test_most_errors_have_wrong_and_right_code() -> None:

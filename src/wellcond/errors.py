@@ -6,13 +6,12 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-PAGE = "More about {name}: the page Errors of the documentation, errors.html#{anchor}"
-"""Note below the traceback of every exception; the page has a section of this name."""
+PAGE = "More about {name}: the section of this name in docs/errors.md of wellcond's repository"
+"""Note below the traceback of every exception."""
 
 
 def _add_page(error: BaseException) -> None:
-    name = type(error).__name__
-    error.add_note(PAGE.format(name=name, anchor=name.lower()))
+    error.add_note(PAGE.format(name=type(error).__name__))
 
 
 class WellcondError(Exception):
