@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from made_findings import AWKWARD_NAME, DEAD, DIVERGED, NOTE, UNSCALED
 from sarif_schema import SCHEMA
+from torch import nn
 
+import wellcond as wc
 from wellcond.diagnosis.rule import RULES as EVERY
 from wellcond.diagnosis.rule import explanation
+from wellcond.errors import OutputError
 from wellcond.report.findings import place
 from wellcond.report.sarif import sarif
 
@@ -116,3 +122,24 @@ def test_with_a_baseline_each_result_says_whether_it_is_new(known: set[tuple[str
         assert states == [None, None]
     else:
         assert states == ["unchanged", "new"]
+
+
+@pytest.mark.slow
+def test_a_diagnosis_is_saved_with_the_script_as_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "my train.py"))
+    model = nn.Sequential(nn.Linear(3, 2), nn.Softmax(dim=1))
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), (torch.randn(8, 3), torch.arange(8) % 2))
+    diagnosis = wc.diagnose(problem)
+    (run,) = json.loads(diagnosis.save("findings.sarif").read_text(encoding="utf-8"))["runs"]
+    assert run["artifacts"] == [{"location": {"uri": "my%20train.py"}}]
+    assert [each["ruleId"] for each in run["results"]] == [each.rule for each in diagnosis.findings] != []
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")  # as in a notebook
+    (run,) = json.loads(diagnosis.save("findings.SARIF").read_text(encoding="utf-8"))["runs"]
+    assert run["artifacts"] == [{"location": {"uri": "notebook"}}]
+
+
+def test_a_result_without_findings_is_not_saved_as_sarif(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="has no known form"):
+        wc.spectrum(torch.eye(2)).save(tmp_path / "a.sarif")
+    assert not list(tmp_path.iterdir())

@@ -20,7 +20,7 @@ from wellcond.report.terminal import new_console
 from wellcond.results import Progress, Result
 from wellcond.results.files import check_writable, write_atomically
 from wellcond.results.progress import Bar
-from wellcond.results.result import FORMS, PICTURES, form_of
+from wellcond.results.result import FORMS, PICTURES, SARIF, form_of
 
 TARGET = typer.Argument(metavar="FILE.py:FUNCTION", help="A function that returns a Problem, or (Problem, optimizer).")
 Target = Annotated[str, TARGET]
@@ -31,8 +31,6 @@ Momentum = Annotated[
         show_default="the optimizer's, or 0.9",
     ),
 ]
-SARIF = "sarif"
-"""Form of results that have findings."""
 
 
 def _out(forms: Sequence[str]) -> Any:

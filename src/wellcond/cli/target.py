@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import torch
 
 from wellcond.errors import Unsupported
 from wellcond.problem.problem import Problem
+from wellcond.report.sarif import uri_of
 
 T = TypeVar("T")
 
@@ -56,9 +56,7 @@ def source_of(target: str) -> tuple[str, int]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, (ast.FunctionDef, ast.ClassDef))
     }
-    here = Path.cwd().resolve()
-    uri = quote(path.relative_to(here).as_posix()) if path.is_relative_to(here) else path.as_uri()
-    return uri, lines.get(name, 1)
+    return uri_of(path), lines.get(name, 1)
 
 
 def _parsed(target: str) -> tuple[Path, str]:

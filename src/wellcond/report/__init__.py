@@ -3,7 +3,7 @@
 Importing this package registers how each type of result is shown (`wellcond.results.rendering`).
 """
 
-from wellcond.report import comparisons, races, run_text, text
+from wellcond.report import comparisons, races, run_text, sarif, text
 from wellcond.report.figures import activations, curves, landscape, rates, runs, spectra
 from wellcond.report.html import notebook, page
 from wellcond.report.html.run import comparison_page
@@ -22,6 +22,7 @@ __all__ = [
     "run_page",
     "run_text",
     "runs",
+    "sarif",
     "spectra",
     "text",
 ]

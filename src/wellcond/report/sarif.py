@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.rule import RULES
+from wellcond.diagnosis.rule import RULES, explanation
 from wellcond.report.findings import Place, flat, place
 from wellcond.report.rule_sections import page
 from wellcond.report.text import headline
+from wellcond.results.rendering import renders
 from wellcond.results.result import as_json
 from wellcond.results.version import __version__
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"severe": "error", "warning": "warning", "note": "note"}
+
+
+@renders("sarif", Diagnosis)
+def diagnosis_sarif(diagnosis: Diagnosis) -> str:
+    """The file of a diagnosis that a script has made; its findings are at the first line of that script."""
+    return sarif(diagnosis.findings, {name: explanation(name) for name in sorted(RULES)}, _script())
+
+
+def _script() -> str:
+    """The URI of the script that runs, relative to the working directory if it is below it; `notebook` without one."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return "notebook" if file is None else uri_of(Path(file))
+
+
+def uri_of(path: Path) -> str:
+    """The URI of a file, relative to the working directory if it is below it, so that it is found in a repository."""
+    path, here = path.resolve(), Path.cwd().resolve()
+    return quote(path.relative_to(here).as_posix()) if path.is_relative_to(here) else path.as_uri()
 
 
 def sarif(

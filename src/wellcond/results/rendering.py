@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from wellcond.errors import OutputError
 
-Form = Literal["text", "figure", "page", "fragment"]
-"""Plain text, a matplotlib figure, an HTML file that opens offline, HTML for a notebook."""
+Form = Literal["text", "figure", "page", "fragment", "sarif"]
+"""Plain text, a matplotlib figure, an HTML file that opens offline, HTML for a notebook, findings as SARIF."""
 Renderer = TypeVar("Renderer", bound=Callable[..., Any])
 
 renderers_module = ""

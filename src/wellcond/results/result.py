@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ Progress = Callable[[str, float], None]
 PICTURES = ("png", "svg", "pdf")
 FORMS = ("html", *PICTURES, "csv", "json")
 """Suffixes of the files that a result can be saved in."""
+SARIF: Final = "sarif"
+"""Suffix of a file for those that have findings."""
 
 
 class Row(NamedTuple):
@@ -153,7 +155,8 @@ class Result(ABC):
 
         Args:
             path: `.csv` for the rows; `.json` for rows and arrays; `.png`, `.svg` or `.pdf` for a picture (needs
-                `wellcond[plots]`); `.html` for a page.
+                `wellcond[plots]`); `.html` for a page; `.sarif` for the findings of a diagnosis, as code scanning
+                reads them.
 
         Returns:
             The file that was written, whole or not at all.
@@ -162,10 +165,12 @@ class Result(ABC):
             OutputError: The result has no such form, or the file cannot be written.
         """
         target = check_writable(path)
-        form = form_of(Path(path))  # a link's own name counts, not that of the file it points to
+        forms = (*FORMS, SARIF) if is_rendered(SARIF, type(self)) else FORMS
+        form = form_of(Path(path), forms)  # a link's own name counts, not that of the file it points to
         if form in PICTURES:
             return write_atomically(target, picture(self.figure(), form))
-        text = {"csv": self._csv, "json": self.to_json, "html": self.page}[form]()
+        forms_of_text: dict[str, Callable[[], str]] = {"csv": self._csv, "json": self.to_json, "html": self.page}
+        text = str(rendered(SARIF, self)) if form == SARIF else forms_of_text[form]()
         return write_atomically(target, text.encode())
 
     def _repr_html_(self) -> str:
