@@ -51,7 +51,7 @@ def test_the_front_page_has_the_code_of_the_readme() -> None:
     assert _blocks(DOCS / "index.md") == _blocks(ROOT / "README.md")
 
 
-OF_LIBRARIES = ("trainers", "lightning", "transformers", "accelerate", "ray-train", "loggers")
+OF_LIBRARIES = ("trainers", "lightning", "transformers", "accelerate", "peft", "ray-train", "loggers")
 """Guides whose code runs in tests/integrations, where its library is there."""
 RUN_ELSEWHERE = {"docs/architecture.md", "docs/index.md", *(f"docs/guides/{name}.md" for name in OF_LIBRARIES)}
 

@@ -50,6 +50,14 @@ def test_every_extra_that_is_named_installs_its_library() -> None:
     assert [each for each in places if each[1].lower() not in set(required(each[2]))] == []
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_what_the_first_page_installs_is_enough_for_its_recorder_and_its_commands(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (extras, *_) = re.findall(r'^pip install "wellcond\[([\w,]+)\]"', text, re.M)
+    assert "run_dir=" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert {"rich", "typer", "pyarrow"} <= {library for each in extras.split(",") for library in required(each)}
+
+
 CALLS = {
     "pandas": "table.to_pandas()",
     "scipy": "wc.Hessian(problem).to_scipy()",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ PAGES = {
     "lightning": "lightning",
     "transformers": "transformers",
     "accelerate": "accelerate",
+    "peft": "peft",
     "ray-train": "ray.train",
     "loggers": "tensorboard",
 }
@@ -28,6 +30,26 @@ CHANGES = {"ray-train": ("num_workers=1", "num_workers=0")}
 def block(name: str) -> str:
     (code,) = re.findall(r"^```python\n(.*?)^```$", (GUIDES / f"{name}.md").read_text(encoding="utf-8"), re.M | re.S)
     return str(code)
+
+
+def test_every_page_says_what_to_install_for_its_example() -> None:
+    for name, library in PAGES.items():
+        text, code = (GUIDES / f"{name}.md").read_text(encoding="utf-8"), block(name)
+        (line, *_) = re.findall(r"`pip install ([^`]*)`", text)
+        extras = re.search(r"wellcond\[([\w,]+)\]", line)
+        named = {*line.replace('"', "").split(), *(extras[1].split(",") if extras else ())}
+        assert library.partition(".")[0] in {re.sub(r"\[.*", "", each) for each in named} | {"torch"}, name
+        assert "run_dir=" not in code or "record" in named, name
+
+
+def test_every_logger_of_the_page_has_its_line_to_install_and_is_in_the_extra() -> None:
+    text = (GUIDES / "loggers.md").read_text(encoding="utf-8")
+    integrations = tomllib.loads((GUIDES.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]["integrations"]
+    for library in ("tensorboard", "wandb", "trackio", "mlflow"):
+        assert f"`pip install wellcond {library}`" in text
+        assert [each for each in integrations if re.split("[<>=]", each)[0] == library], library
 
 
 def test_every_page_is_listed_in_the_first_and_has_an_example() -> None:
