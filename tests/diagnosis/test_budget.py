@@ -150,6 +150,10 @@ def test_a_network_in_trouble_takes_no_more(case: str, is_slow: bool, monkeypatc
     seconds = time.process_time() - began
     assert diagnosis.cost.u <= FAST_U or (not is_slow and seconds <= FAST_SECONDS)
     assert not diagnosis.failed
+    planned = sum(part.estimate for part in diagnosis.parts)
+    assert diagnosis.cost.u <= planned
+    assert not is_slow or planned == FAST_U
+    assert f"{diagnosis.cost.u:.3g} u of at most {planned:.3g} u estimated" in " ".join(str(diagnosis).split())
     for name in ("layers", "largest stable lr"):
         part = next(part for part in diagnosis.parts if part.name == name)
         assert part.outcome == "left out" or part.note.endswith("of 40 batches")

@@ -57,11 +57,10 @@ def numbers_text(diagnosis: Diagnosis) -> str:
 
 
 def took(parts: Sequence[Part]) -> str:
-    """What all parts took together; empty if nothing was measured."""
-    measured = [part for part in parts if part.seconds]
-    if not measured:
+    """What all parts took together, of what was planned for all; empty if nothing was measured."""
+    if not any(part.seconds for part in parts):
         return ""
-    u, estimate, seconds = (sum(x) for x in zip(*((p.cost.u, p.estimate, p.seconds) for p in measured), strict=True))
+    u, estimate, seconds = (sum(x) for x in zip(*((p.cost.u, p.estimate, p.seconds) for p in parts), strict=True))
     return f"{duration(seconds)}, {number(u)} u of at most {number(estimate)} u estimated (u: one training step)"
 
 
