@@ -220,8 +220,8 @@ def _prices(diagnoses: Mapping[str, Diagnosis]) -> str:
     head = "".join(f'<th scope="col"{" class=text" if t in titles[: 1 + many] else ""}>{t}</th>' for t in titles)
     table = f'<table class="prices"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
     note = (
-        "u is one training step: a forward and a backward pass of one mini-batch. Passes are counted, time is measured. "
-        "Short runs of a network in trouble may take what is planned for later parts."
+        "u is one training step: a forward and a backward pass of one mini-batch. Passes are counted, time is "
+        "measured. Short runs of a network in trouble may take what is planned for later parts."
     )
     return f'<h2>What it took</h2><p class="note">{note}</p>{table}'
 
