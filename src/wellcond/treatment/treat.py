@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from wellcond.errors import Interrupted, WellcondError
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
 from wellcond.remedies import REMEDIES
+from wellcond.remedies.script_names import ScriptNames
 from wellcond.results import Progress
 from wellcond.results.progress import announce, shows_progress
 from wellcond.training.leading import led
@@ -118,6 +120,12 @@ def treat(
     with one_thread():
         conditions = conditions_of(problem, optimizer, momentum, steps, seeds, validation)
         first = first_steps(conditions)
+    script = ScriptNames.of_caller(problem, optimizer_of(problem, optimizer))
+
+    def in_script(treatment: Treatment) -> Treatment:
+        arms = {name: replace(arm, code=script.lines(arm.code)) for name, arm in treatment.arms.items()}
+        return replace(treatment, arms=arms)
+
     launcher = launcher if isinstance(launcher, Launcher) else launcher_of(launcher)
     with own_arithmetic(), launcher.open():
         comparison = Comparison(conditions, seeds, None if chosen is None else len(chosen), launcher, later)
@@ -141,9 +149,9 @@ def treat(
         except KeyboardInterrupt:
             if not comparison.arms:
                 raise
-            raise Interrupted(comparison.treatment(is_complete=False)) from None
+            raise Interrupted(in_script(comparison.treatment(is_complete=False))) from None
         report("done", 1.0)  # races end early where little is left to try
-        return comparison.treatment()
+        return in_script(comparison.treatment())
 
 
 def check_settings(*, remedies: Collection[str], steps: int, seeds: Collection[int], momentum: float | None) -> None:
