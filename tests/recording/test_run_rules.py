@@ -151,6 +151,17 @@ def test_noise_that_enters_the_labels() -> None:
     assert by("data-changed", evidence(losses, only_one)) == []
 
 
+def test_without_gradients_near_a_jump_nothing_is_said_of_them() -> None:
+    """Then only losses above all before tell it from a swing; the samples of gradients begin 200 steps after it."""
+    late = {("gradient_norm", "fc1"): dict.fromkeys(range(1200, STEPS + 1, 20), 3.0)}
+    for numbers in ({}, late):
+        assert by("data-changed", evidence(learning() + since(1000, 0, 1.5), numbers)) == []
+        (finding,) = by("data-changed", evidence(learning() + since(1000, 0, 3.0), numbers))
+        assert "gradients" not in finding.summary
+        assert "weights" not in finding.summary
+        assert "layers whose gradient grows" not in finding.evidence
+
+
 def test_harder_data_that_are_learned_are_no_fault() -> None:
     losses = learning() + np.where(T >= 1000, 1.5 * np.exp(-(T - 1000) / 30), 0)
     for end in (1020, 1100, 1200, 2000):

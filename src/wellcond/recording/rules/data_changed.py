@@ -9,6 +9,7 @@ Right:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
@@ -58,26 +59,29 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
         return
     if not LOST.is_warning(rise.lost) or rise.level - rise.lowest < STAYS.at * _height(rise):
         return
-    if lr_ratio(evidence, rise.step) > RAISED.at or jump_of_weights(evidence, rise.step) > WEIGHTS.at:
+    weights = jump_of_weights(evidence, rise.step)
+    if lr_ratio(evidence, rise.step) > RAISED.at or weights > WEIGHTS.at:
         return
     if any(abs(step - rise.step) <= around(rise.step) for _, step in thawed_layers(evidence, int(SAMPLES.at))):
         return
     gradients = growths(evidence, GRADIENT_NORM, rise.step, within=NEAR.at)
     grown = [layer for layer, growth in gradients.items() if growth > GROWTH.at]
-    if len(grown) < MOST.at * len(gradients) and not _is_unseen(evidence, rise):
+    have_grown = bool(grown) and len(grown) >= MOST.at * len(gradients)
+    if not have_grown and not _is_unseen(evidence, rise):
         return
+    count = f"gradients of {len(grown)} of {len(gradients)} layers are larger after it" if gradients else ""
+    same = "the rate is not larger" if math.isnan(weights) else "neither rate nor weights are larger"
     yield Finding(
         rule="data-changed",
         severity="severe" if LOST.is_severe(rise.lost) else "warning",
         basis="measured",
         summary=f"at step {rise.step} the loss jumps from {number(rise.lowest)} to {number(rise.first)}, and is "
-        f"{number(rise.level)} now; gradients of {len(grown)} of {len(gradients)} layers are larger after it, and "
-        "neither rate nor weights are.",
+        f"{number(rise.level)} now; {', and '.join(filter(None, (count, same)))}.",
         evidence={
             "level before": rise.lowest,
             "level at first": rise.first,
             "level now": rise.level,
-            "layers whose gradient grows": float(len(grown)),
+            **({"layers whose gradient grows": float(len(grown))} if gradients else {}),
         },
         limits={"level before": rise.lowest},
         reason="Steps change a loss little by little. A jump from one batch to the next is in the batches: inputs, "
