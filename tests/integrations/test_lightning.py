@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import doctest
 import importlib
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
 from wellcond.integrations.lightning_plan import planned
+from wellcond.problem.apart import taken_apart
 
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",
@@ -246,6 +248,41 @@ def test_a_verdict_before_training(lightning: Any, integration: Any, kinds: Any,
     assert_same(dict(module.state_dict()), dict(weights))
     assert torch.equal(torch.get_rng_state(), state)
     assert vars(module) == attributes
+
+
+@pytest.mark.parametrize("form", ["its own call", "a part", "a penalty"])
+def test_a_step_that_calls_the_module_itself_is_taken_apart(lightning: Any, form: str) -> None:
+    class Digits(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.criterion = nn.Linear(64, 10), nn.CrossEntropyLoss(label_smoothing=0.1)
+
+        def forward(self, inputs: Any) -> Any:
+            return self.net(inputs)
+
+        def shared_step(self, batch: Any) -> Any:
+            inputs, targets = batch
+            value = self.criterion((self.net if form == "a part" else self)(inputs), targets)
+            self.log("loss", value)
+            return value + 0.1 * self.net.weight.square().sum() if form == "a penalty" else value
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.shared_step(batch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    module, loader = Digits(), digits(3)
+    with planned(lightning.Trainer(max_epochs=1, **QUIET), module, loader) as plan:
+        apart = taken_apart(plan.problem)
+        assert (apart is plan.problem) == (form != "its own call")
+        if form == "its own call":
+            with contextlib.closing(apart.data()) as data:
+                inputs, targets = next(data)[1]
+            assert inputs.shape == (len(targets), 64)
+            assert targets.dtype == torch.int64
+            own = cross_entropy(module.net(inputs), targets, label_smoothing=0.1)
+            assert float(apart.loss(module.net(inputs), targets)) == pytest.approx(float(own))
 
 
 def test_several_loaders_and_schedules_by_epoch(lightning: Any, integration: Any, kinds: Any) -> None:

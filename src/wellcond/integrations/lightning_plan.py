@@ -36,7 +36,7 @@ def planned(trainer: Any, module: Any, train_dataloaders: Any = None, datamodule
         configured = module.configure_optimizers()
     optimizers = list({id(each): each for each in optimizers_in(configured)}.values())
     schedules = list(schedules_in(configured))
-    step = training_step(about, optimizers, [schedule for schedule, _ in schedules], sources)
+    step = training_step(about, optimizers, [schedule for schedule, _ in schedules], sources, module)
     scheduler, is_by_epoch = schedules[0] if schedules else (None, False)
     device = module.device
     with detached(module):

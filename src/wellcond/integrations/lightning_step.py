@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from wellcond.integrations.plan import swapped
 from wellcond.network.calling import arguments_of
@@ -14,7 +15,7 @@ from wellcond.problem.training_step import Step
 
 
 def training_step(
-    trainer: Any, optimizers: Sequence[Any], schedulers: Sequence[Any], hooks: Sequence[Any] = ()
+    trainer: Any, optimizers: Sequence[Any], schedulers: Sequence[Any], hooks: Sequence[Any] = (), owner: Any = None
 ) -> Step:
     """The module's training step as a function of a module and a batch, without its logging.
 
@@ -25,11 +26,13 @@ def training_step(
         optimizers: What `self.optimizers()` returns.
         schedulers: What `self.lr_schedulers()` returns.
         hooks: A datamodule and the module, whose hooks change a batch that comes from a loader.
+        owner: The module, whose step may also be called with something in the place of the module's own call.
     """
 
     def nothing(*_: Any, **__: Any) -> None: ...
 
-    def step(module: Any, batch: Any) -> Any:
+    def step(called: Any, batch: Any) -> Any:
+        module = called if owner is None or isinstance(called, nn.Module) else owner
         losses: list[Tensor] = []
         idle = [[_Idle(each) for each in several] for several in (optimizers, schedulers)]
         covers: dict[str, Any] = {"log": nothing, "log_dict": nothing}
@@ -43,7 +46,8 @@ def training_step(
             for each in hooks:
                 batch = each.on_after_batch_transfer(each.on_before_batch_transfer(batch, 0), 0)
             most = arguments_of(module.training_step).most
-            returned = module.training_step(batch) if most == 1 else module.training_step(batch, 0)
+            run = module.training_step if module is called else _WithOwnCall(module, called).training_step
+            returned = run(batch) if most == 1 else run(batch, 0)
         if losses:
             return sum(losses)
         return returned["loss"] if isinstance(returned, Mapping) else returned
@@ -60,6 +64,31 @@ def detached(module: Any) -> Iterator[None]:
         yield
     finally:
         module.trainer = trainer
+
+
+class _WithOwnCall:
+    """A module in its own methods, where `self(inputs)` is another function, and whose parameters are out of reach.
+
+    Args:
+        module: The module.
+        called: That function.
+    """
+
+    def __init__(self, module: nn.Module, called: Any) -> None:
+        self._module, self._called = module, called
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._called(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        if isinstance(value, MethodType) and value.__self__ is self._module:
+            if hasattr(nn.Module, name):
+                raise AttributeError(f"a step taken apart asks for {name} of the model")
+            return MethodType(value.__func__, self)
+        if isinstance(value, nn.Parameter) or (isinstance(value, nn.Module) and any(True for _ in value.parameters())):
+            raise AttributeError(f"a step taken apart asks for {name} of the model")
+        return value
 
 
 class _Idle:
