@@ -89,8 +89,8 @@ def test_committed_rows_are_those_of_the_experiment_as_it_is(path: Path) -> None
 def test_a_verdict_changes_when_two_arms_are_exchanged(path: Path) -> None:
     run = read_rows(path)
     arms = {arm for pair in run.experiment.contrast for arm in pair}
-    if run.missing and not arms <= set(run.table.arms):
+    before = [outcome.verdict for outcome in run.outcomes]
+    if run.missing and (not arms <= set(run.table.arms) or set(before) == {"not tested"}):
         pytest.skip("the runs that it compares have not all finished")
     other = exchanged(run.table, run.experiment.contrast)
-    before = [outcome.verdict for outcome in run.outcomes]
     assert [claim.check(other).verdict for claim in run.experiment.claims] != before

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wellcond.results import Row
 from wellcond.results.quantities import TEST_ACCURACY, TRAINING_LOSS
-from wellcond_papers.experiments.claims import END, Outcome, claim, is_greater, judged
+from wellcond_papers.experiments.claims import END, CauseKind, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Table
@@ -26,10 +26,13 @@ ARMS = {
 }
 GPU = COMMON | {"width": 64, "test_images": None, "epochs": 7, "half": True, "schedule": "cosine", "seeds": 2}
 PAPER = COMMON | {"width": 64, "test_images": None, "epochs": 300, "half": True, "schedule": "plateau"}
+IN_BFLOAT16 = "At `paper` passes are in bfloat16, and weights in float32; the source does not name its precision."
+POINT = 0.01
 ALMOST_ALWAYS = 0.9
 """The share of the epochs in which a curve is "almost always" the lower one."""
 SIMILAR = 0.9
 """The correlation of the logarithms of two curves with "similar trend"."""
+NOT_HERE: CauseKind = "the paper's claim does not hold here"
 NOISE = 0.002
 """Test errors closer than this are level; the source does not say how much is "considerably" lower."""
 
@@ -118,6 +121,33 @@ def lower_error(table: Table) -> Outcome:
     return judged(cases, "; ".join(words))
 
 
+@claim(
+    "scale-amended SGD is faster: it is the first to come within a point of the lower of both final test errors",
+    paper="speed is not named",
+    is_ours=True,
+    needs=END,
+)
+def faster(table: Table) -> Outcome:
+    """On each data set, by the means of the seeds; a run that does not come there counts with its length."""
+    cases, words = [], []
+    for data in DATA:
+        runs = {
+            method: [list(run.series(TEST_ACCURACY).values()) for run in table.arm(f"{data}, {method}")]
+            for method in ("SGD", AMENDED)
+        }
+        if all(runs.values()):
+            goal = max(fmean(run[-1] for run in own) for own in runs.values()) - POINT
+            epochs = {method: [_first(run, goal) for run in own] for method, own in runs.items()}
+            cases.append(is_greater(epochs["SGD"], epochs[AMENDED]))
+            words.append(f"{data}: after {fmean(epochs[AMENDED]):.0f} epochs, SGD after {fmean(epochs['SGD']):.0f}")
+    return judged(cases, "; ".join(words))
+
+
+def _first(accuracies: list[float], goal: float) -> int:
+    """The first epoch with such an accuracy; their number if there is none."""
+    return next((epoch for epoch, each in enumerate(accuracies) if each >= goal), len(accuracies))
+
+
 def draw(table: Table) -> Figure:
     """Training loss and test error of both methods, for each data set."""
     present = [data for data in DATA if any(arm.startswith(f"{data},") for arm in table.arms)]
@@ -157,12 +187,23 @@ EXPERIMENT = Experiment(
     },
     measure=measure,
     claims=[
-        similar_trend,
+        similar_trend.because(
+            "paper",
+            NOT_HERE,
+            "On CIFAR-10 scale-amended SGD is within a point of the lower final test error after 68 epochs, and SGD "
+            "after 161: both curves fall to the same level, one long before the other.",
+        ),
         lower_loss.because(
             "gpu",
             "too short to tell",
             "In 7 of 300 epochs SGD is still recovering from its first steps: its mean loss over the first epoch on "
             "CIFAR-10 is 3.0 and 3.1, above the 2.3 of chance.",
+        ).because(
+            "paper",
+            NOT_HERE,
+            "It is the lower one in each of the first 218 epochs on CIFAR-10 and 157 on CIFAR-100. By then both "
+            "methods have fitted the images; over the last 50 it stays 2 to 21 % above that of SGD, below 0.001 and "
+            "0.008.",
         ),
         lower_error.because(
             "gpu",
@@ -170,11 +211,17 @@ EXPERIMENT = Experiment(
             "The 3.7 points on CIFAR-10 show how soon each method recovers from its first steps, not where it ends: "
             "after 300 epochs, with another rate and weight decay, the source's Table 1 has 0.2 points. On CIFAR-100 "
             "the seeds disagree.",
+        ).because(
+            "paper",
+            NOT_HERE,
+            "One run each: 0.4 points higher on CIFAR-10 and 0.3 lower on CIFAR-100, with 0.3 and 0.4 points of error "
+            "from the 10,000 test images alone. What is left of the lead is speed.",
         ),
+        faster,
     ],
     draw=draw,
-    minutes={"smoke": 0.02, "laptop": 2, "gpu": 0.9, "paper": 24},
+    minutes={"smoke": 0.02, "laptop": 2, "gpu": 0.9, "paper": 8.5},
     contrast=[(f"{data}, SGD", f"{data}, {AMENDED}") for data in DATA],
-    departures=DEPARTURES,
+    departures=(*DEPARTURES, IN_BFLOAT16),
     silent=SILENT,
 )

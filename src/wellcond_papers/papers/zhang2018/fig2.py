@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wellcond.report.figures.style import legend_below, look_of
 from wellcond.results.quantities import TEST_ACCURACY
-from wellcond_papers.experiments.claims import END, Outcome, claim, judged
+from wellcond_papers.experiments.claims import END, Claim, Outcome, claim, judged
 from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
 
 SGD, OURS = (f"CIFAR-100, {method}" for method in ("SGD", AMENDED))
 ARMS = [SGD, OURS]
+
+
+def of_several_runs(own: Claim) -> Claim:
+    """The claim, judged from two runs of each method on: one says nothing about stability."""
+
+    def check(table: Table) -> Outcome:
+        is_one = min(len(table.arm(arm)) for arm in ARMS) < 2
+        return judged([], "one run of each method") if is_one else own.check(table)
+
+    return replace(own, check=check)
 
 
 @claim(
@@ -64,9 +75,9 @@ EXPERIMENT = Experiment(
     },
     measure=measure,
     claims=[
-        fig1.lower_loss,
-        fig1.lower_error,
-        _in_every_run.because(
+        of_several_runs(fig1.lower_loss),
+        of_several_runs(fig1.lower_error),
+        of_several_runs(_in_every_run).because(
             "gpu",
             "too short to tell",
             "After 7 of 300 epochs one run of two ends 4.4 points lower and the other 4.0 higher; the rate falls "
@@ -74,9 +85,9 @@ EXPERIMENT = Experiment(
         ),
     ],
     draw=draw,
-    minutes={"smoke": 0.05, "gpu": 0.5, "paper": 36},
+    minutes={"smoke": 0.05, "gpu": 0.5, "paper": 13},
     contrast=[(SGD, OURS)],
-    departures=(*DEPARTURES, "The source does not say how many runs it shows: three at `paper`."),
+    departures=(*DEPARTURES, fig1.IN_BFLOAT16, "The source does not say how many runs it shows: three at `paper`."),
     silent=SILENT,
     runs_of="zhang2018-fig1",
 )

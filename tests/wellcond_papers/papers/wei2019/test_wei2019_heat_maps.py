@@ -124,6 +124,18 @@ def test_batchnorm_allows_larger_rates_if_they_are_ten_times_as_high() -> None:
     assert [verdict(row) for row in ([2.0, 1.0, None, None], [2.0, None, None, None])] == ["holds", "does not hold"]
 
 
+def test_ten_times_a_rate_of_the_grid_is_ten_times_as_high_although_rates_are_rounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lrs = fig3.EXPERIMENT.scales["paper"]["lrs"]
+    first, higher = lrs[14], lrs[18]
+    assert higher < 10 * first
+    monkeypatch.setitem(SETTINGS, "lrs", [0.01, first, 1.0, higher])
+    rows = {"mini-batches": [2.0, None, None, None], "BatchNorm, γ 0.1, mini-batches": [2.0, 1.0, 1.0, None]}
+    table = Table([record([row, row], [1.0, 1.0], arm=arm) for arm, row in rows.items()])
+    assert fig3.EXPERIMENT.claims[2].check(table).verdict == "holds"
+
+
 def test_the_loss_is_half_the_squared_distance_to_one_hot_targets() -> None:
     outputs, targets = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([1, 0])
     assert float(half_squared(outputs, targets)) == pytest.approx((1 + 1 + 1) / 4)

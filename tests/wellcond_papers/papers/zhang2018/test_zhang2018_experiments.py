@@ -127,6 +127,30 @@ def test_figure_2_shows_the_runs_of_figure_1_and_more_of_them() -> None:
     assert len(ours) == 6
 
 
+def test_several_runs_are_judged_from_two_of_each_method_on() -> None:
+    rows = [Row(1, "", TRAINING_LOSS, 1.0, ""), Row(1, "", TEST_ACCURACY, 0.5, "")]
+    better = [Row(1, "", TRAINING_LOSS, 0.5, ""), Row(1, "", TEST_ACCURACY, 0.6, "")]
+
+    def table(seeds: int) -> Table:
+        arms = ((fig2.SGD, rows), (fig2.OURS, better))
+        return Table([Record({"arm": arm, "seed": seed}, own) for seed in range(seeds) for arm, own in arms])
+
+    for claim in fig2.EXPERIMENT.claims:
+        assert [claim.check(table(seeds)).verdict for seeds in (1, 2)] == ["not tested", "holds"]
+
+
+def test_the_faster_method_is_the_first_near_the_better_end() -> None:
+    def outcome(sgd: list[float], amended: list[float]) -> tuple[str, str]:
+        arms = {"CIFAR-10, SGD": sgd, "CIFAR-10, scale-amended": amended}
+        rows = {arm: [Row(k, "", TEST_ACCURACY, each, "") for k, each in enumerate(own)] for arm, own in arms.items()}
+        result = fig1.faster.check(Table([Record({"arm": arm, "seed": 0}, own) for arm, own in rows.items()]))
+        return result.verdict, result.measured
+
+    assert outcome([0.1, 0.5, 0.9], [0.1, 0.895, 0.895]) == ("holds", "CIFAR-10: after 1 epochs, SGD after 2")
+    assert outcome([0.1, 0.5, 0.9], [0.8, 0.88, 0.88])[0] == "does not hold"  # it never comes there
+    assert outcome([0.1, 0.9, 0.9], [0.1, 0.9, 0.9])[0] == "holds in part"
+
+
 def test_table_1_is_judged_at_the_rate_it_was_printed_with() -> None:
     claim, prefix = table1.EXPERIMENT.claims[2], "VGG-13, CIFAR-10, "
     assert claim.check(runs({"SGD": 0.7, "scale-amended": 0.8}, prefix)).verdict == "holds in part"  # of eight networks
