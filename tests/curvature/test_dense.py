@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -20,11 +20,11 @@ from references import (
     hessian_products,
     network,
 )
-from torch import nn
+from torch import Tensor, nn
 from zoo import ARCHITECTURES, Case, normal
 
 import wellcond as wc
-from wellcond.errors import InvalidProblem
+from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian
 
 EVERYTHING = ARCHITECTURES | OTHER_LOSSES | LOSSES | {f"layer_{name}": build for name, build in LAYERS.items()}
@@ -213,3 +213,63 @@ def test_hessian_agrees_with_differences_of_gradients(name: str) -> None:
         return torch.autograd.grad(case.loss(outputs(point), case.batch[1]), point)[0]
 
     assert_same(wc.Hessian(case.problem()) @ direction, (gradient(1e-5) - gradient(-1e-5)) / 2e-5, 1e-7)
+
+
+# a loss with a derivative in it
+
+
+def slope(model: nn.Module, batch: Tensor) -> Tensor:
+    """The square of the slope of the outputs by the inputs, as in a gradient penalty."""
+    x = batch.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(x).tanh().sum(), x, create_graph=True)
+    return gradient.square().sum(1).mean()
+
+
+def with_norm(norm: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), norm, nn.Tanh(), nn.Linear(4, 1)).double()
+
+
+@pytest.mark.parametrize(
+    ("norm", "batchnorm"),
+    [(nn.GroupNorm(1, 4), "batch"), (nn.RMSNorm(4), "batch"), (nn.BatchNorm1d(4), "running")],
+    ids=["group", "rms", "running"],
+)
+def test_the_hessian_of_a_gradient_penalty_is_that_of_differences(
+    norm: nn.Module, batchnorm: Literal["batch", "running"]
+) -> None:
+    model, x = with_norm(norm), torch.randn(6, 3, dtype=torch.float64)
+    problem = wc.Problem.from_step(model, slope, [x], batchnorm)
+    model.eval()
+    weights = model[0].weight  # type: ignore[index]
+    columns = []
+    for i in range(weights.numel()):
+        gradients = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                weights.view(-1)[i] += sign * 1e-5
+            gradients.append(torch.autograd.grad(slope(model, x), weights)[0].reshape(-1))
+            with torch.no_grad():
+                weights.view(-1)[i] -= sign * 1e-5
+        columns.append((gradients[0] - gradients[1]) / 2e-5)
+    expected = torch.stack(columns)
+    torch.testing.assert_close(wc.Hessian(problem, layers="0.weight").dense(), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4), nn.LayerNorm(4)], ids=["BatchNorm", "LayerNorm"])
+def test_a_gradient_penalty_through_a_norm_whose_third_derivative_is_wrong_is_refused(norm: nn.Module) -> None:
+    problem = wc.Problem.from_step(with_norm(norm), slope, [torch.randn(6, 3, dtype=torch.float64)])
+    with pytest.raises(Unsupported, match=f"derivative through a {type(norm).__name__[:9]}, as a gradient pen"):
+        wc.max_lr(problem)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4), nn.LayerNorm(4)], ids=["BatchNorm", "LayerNorm"])
+def test_the_third_derivative_of_a_norm_is_still_wrong_in_torch(norm: nn.Module) -> None:
+    """The slope does not change with a bias before a BatchNorm, nor with one number added to all before a LayerNorm."""
+    model, x = with_norm(norm), torch.randn(6, 3, dtype=torch.float64)
+    bias = model[0].bias  # type: ignore[index]
+    (gradient,) = torch.autograd.grad(slope(model, x), bias, create_graph=True)
+    direction = torch.ones(4, dtype=torch.float64)
+    assert abs(float((gradient @ direction).detach())) < 1e-12
+    (curvature,) = torch.autograd.grad(gradient @ direction, bias)
+    assert float(curvature.abs().max()) > 1e-4

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.curvature.curvature_operator import CurvatureOperator, Gradients, ParameterBlock, Product
-from wellcond.errors import InvalidProblem
+from wellcond.errors import InvalidProblem, Unsupported
+from wellcond.network.graph import plain, upstream
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
 
@@ -24,6 +25,7 @@ class Hessian(CurvatureOperator):
 
     Raises:
         InvalidProblem: A layer uses `weight_norm`, whose second derivative is wrong in PyTorch.
+        Unsupported: The loss contains a derivative through a BatchNorm or a LayerNorm, as a gradient penalty does.
 
     Example:
         >>> import wellcond as wc
@@ -41,6 +43,7 @@ class Hessian(CurvatureOperator):
         refuse_weight_norm(problem.model)
 
     def _linearize(self, evaluation: Evaluation, params: Sequence[Tensor]) -> tuple[Product, Callable[[], Gradients]]:
+        refuse_penalized_norms(evaluation.loss)
         gradients = torch.autograd.grad(evaluation.loss, params, create_graph=True, allow_unused=True)
         return hessian_product(gradients, params), lambda: gradients
 
@@ -58,6 +61,21 @@ def hessian_product(gradients: Gradients, params: Sequence[Tensor]) -> Product:
         return torch.autograd.grad(roots, inputs, cotangents, retain_graph=True, allow_unused=True)
 
     return product
+
+
+def refuse_penalized_norms(loss: Tensor) -> None:
+    """Refuse a loss that contains a derivative through a norm: its Hessian needs the norm's third derivative.
+
+    Torch 2.13 computes it as if the mean and the variance of the batch or of the features were constants. It is wrong
+    by 40 % for a BatchNorm and by 3 % for a LayerNorm in the test of this; running statistics are constants.
+    """
+    for node in upstream([loss.grad_fn], None):
+        is_derivative = "BackwardBackward" in node.name() and plain(node).endswith(("BatchNorm", "LayerNorm"))
+        if is_derivative and getattr(node, "_saved_train", True):
+            raise Unsupported(
+                f"the loss contains a derivative through a {plain(node)[-9:]}, as a gradient penalty does: the Hessian "
+                "needs its third derivative, which PyTorch computes wrongly. Measure a copy of the model without it."
+            )
 
 
 def refuse_weight_norm(
