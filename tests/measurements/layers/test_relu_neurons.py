@@ -136,3 +136,14 @@ def test_nan_is_said_and_not_counted() -> None:
     case.batch[0][3, 1] = float("nan")
     with pytest.raises(NonFinite, match="inputs of batch 0"):
         wc.neurons(case.problem())
+
+
+def test_relus_of_another_network_in_a_training_step_do_not_count() -> None:
+    critic, generator = (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4)) for _ in range(2))
+    other = nn.Sequential(nn.Linear(4, 9), nn.ReLU())
+
+    def step(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).mean() - model(generator(batch)).mean() + other(batch).mean()
+
+    table = wc.neurons(wc.Problem.from_step(critic, step, [normal(8, 4).float()]))
+    assert {name: layer.units for name, layer in table.items()} == {"0": 6}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import chosen_layers, rule_for, weighted_layers
-from wellcond.network.taps import WatchedRelu, tapped, without_graph
+from wellcond.network.taps import WatchedRelu, bracketed, tapped, without_graph
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, quantities, text_table
@@ -129,25 +129,30 @@ def neurons(
 class ReluUnits:
     """Which ReLU units are off, or on, in all watched forward passes.
 
+    Only those inside the model count: a training step may call another network too, as a critic's calls a generator.
+
     Args:
         model: The model.
         layers: Names of layers, or of modules that hold them, to restrict to.
     """
 
     def __init__(self, model: nn.Module, layers: str | Collection[str] | None) -> None:
+        self._model = model
         self._modules = weighted_layers(model)
         self._chosen = {*chosen_layers(model, layers), *(["input"] if layers is None else [])}
         self._is_dying: dict[str, Tensor] = {}
         self._is_full: dict[str, Tensor] = {}
         self._last = "input"
+        self._running = 0
         self._calls: dict[str, int] = {}
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Context around a forward pass of one batch."""
-        self._last = "input"
+        self._last, self._running = "input", 0
         self._calls.clear()
-        with tapped(self._modules, self._on_call), WatchedRelu(self._on_relu):
+        running = bracketed(self._model.modules(), self._enter, self._leave)
+        with running, tapped(self._modules, self._on_call), WatchedRelu(self._on_relu):
             yield
 
     def by_layer(self) -> dict[str, LayerNeurons]:
@@ -157,11 +162,19 @@ class ReluUnits:
             for name, is_dying in self._is_dying.items()
         }
 
+    def _enter(self, *_: Any) -> None:
+        self._running += 1
+
+    def _leave(self, *_: Any) -> None:
+        self._running -= 1
+
     def _on_call(self, name: str, _module: nn.Module, _x: Any, _output: Any) -> None:
         self._last = name
         self._calls[name] = 0
 
     def _on_relu(self, output: Tensor) -> None:
+        if not self._running:
+            return
         layer = self._last
         nth = self._calls.get(layer, 0)
         self._calls[layer] = nth + 1
