@@ -14,8 +14,18 @@ def of_symptom(evidence: Evidence, *, is_far: bool) -> Severity:
     """
     if network_has_learned(evidence):
         return "note"
-    does_not_train = evidence.trial is not None and evidence.trial.fails
-    return "severe" if is_far or does_not_train else "warning"
+    return "severe" if is_far or trains_at_no_rate(evidence) else "warning"
+
+
+def trains_at_no_rate(evidence: Evidence) -> bool:
+    """Whether the trial shows that the network trains at no rate that was tried."""
+    return evidence.trial is not None and evidence.trial.fails
+
+
+def limits_of_symptom(evidence: Evidence, limits: dict[str, float], *, is_far: bool) -> dict[str, float]:
+    """The limits of a symptom; without the severe one where the trial makes it severe, and not its size."""
+    is_by_trial = not is_far and of_symptom(evidence, is_far=is_far) == "severe"
+    return {name: limit for name, limit in limits.items() if name != "severe" or not is_by_trial}
 
 
 def network_has_learned(evidence: Evidence) -> bool:

@@ -11,8 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adam
 
+from wellcond import Problem
+from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.failures import Failures
+from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.inspection.signals import Signals
+from wellcond.diagnosis.rules.activation_drift import activation_drift
+from wellcond.diagnosis.trial_result import Trial
 from wellcond_papers.models import mlp
 
 LOSS = nn.CrossEntropyLoss()
@@ -359,6 +364,24 @@ def test_activations_of_different_branches_do_not_drift() -> None:
     assert finding.layer == "2"
     in_line[2:].requires_grad_(False)  # what judges the outputs of another network is as it is
     assert "activation-drift" not in findings(in_line, LOSS, table())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_drift_that_the_trial_makes_severe_has_no_limit_that_it_does_not_reach(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = perceptron()
+    with torch.no_grad():
+        model[2].weight *= 1e3  # type: ignore[operator]
+    monkeypatch.setattr(Trial, "fails", property(lambda _: fails))
+    problem = Problem(model, LOSS, table())
+    (finding,) = activation_drift(Evidence(problem, None, inspect(problem), trial=Trial((2.0, 2.0))))
+    reached = finding.evidence["largest RMS"]
+    assert isinstance(reached, float)
+    assert finding.limits["warning"] < reached
+    assert finding.severity == ("severe" if fails else "warning")
+    assert all(reached > limit for limit in finding.limits.values()) == fails
+    assert ("The network trains at no rate that was tried." in finding.summary) == fails
 
 
 def test_all_layers_that_start_alike_are_drawn_in_one_round() -> None:

@@ -19,7 +19,7 @@ from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.reading import is_embedding
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.severity import limits_of_symptom, of_symptom, trains_at_no_rate
 from wellcond.diagnosis.threshold import Threshold
 from wellcond.network.norms import is_norm
 from wellcond.results import number
@@ -51,17 +51,20 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
     if not RATIO.is_warning(ratio):
         return
     stands_still = evidence.trial is not None and evidence.trial.stands_still
+    is_far = RATIO.is_severe(ratio) or stands_still
+    is_untrained = not is_far and trains_at_no_rate(evidence)
     has_norms = any(is_norm(module) for module in evidence.problem.model.modules())
     yield Finding(
         rule="activation-drift",
         layer=_where(inspection, first, last) if grows else last.name,
-        severity=of_symptom(evidence, is_far=RATIO.is_severe(ratio) or stands_still),
+        severity=of_symptom(evidence, is_far=is_far),
         basis="measured",
         summary=f"activations {'grow' if grows else 'shrink'} {number(ratio)}-fold from {first.name} (RMS "
         f"{number(first.rms)}) to {last.name} (RMS {number(last.rms)})."
-        + (" The loss stays where it is at every rate that was tried." if stands_still else ""),
+        + (" The loss stays where it is at every rate that was tried." if stands_still else "")
+        + (" The network trains at no rate that was tried." if is_untrained else ""),
         evidence={"smallest RMS": low.rms, "largest RMS": high.rms},
-        limits=RATIO.limits(low.rms),
+        limits=limits_of_symptom(evidence, RATIO.limits(low.rms), is_far=RATIO.is_severe(ratio)),
         reason="λ_max of Σx, and with it the curvature of the next layer, grows with the square of the activations "
         "(huang2020, section 3)."
         if grows

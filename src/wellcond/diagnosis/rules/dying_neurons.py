@@ -17,7 +17,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.signals import RECTIFIERS
 from wellcond.diagnosis.reading import start_before
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.severity import limits_of_symptom, of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results.quantities import DEAD_SHARE
 
@@ -56,7 +56,7 @@ def dying_neurons(evidence: Evidence) -> Iterator[Finding]:
             summary=f"{int(dead.sum())} of the {len(dead)} ReLUs after {signal.name or 'the input'} are off on all "
             f"{examples} examples.",
             evidence={"dead units": float(dead.sum()), "units": float(len(dead)), "share": share},
-            limits=SHARE.limits(),
+            limits=limits_of_symptom(evidence, SHARE.limits(), is_far=share >= SHARE.severe),
             reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient (huang2020, figure "
             "XIII).",
             treatment="logits" if signal is last else "leaky-relu" if has_learned else start_before(evidence, signal),

@@ -19,7 +19,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.reading import hidden_layers, read_sequences
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.severity import limits_of_symptom, of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.network.norms import is_norm
 from wellcond.results import number
@@ -79,7 +79,7 @@ def _finding(
         basis="measured",
         summary=summary,
         evidence={"ratio": ratio},
-        limits=limits,
+        limits=limits_of_symptom(evidence, limits, is_far=RATIO.is_severe(ratio)),
         reason="Every layer or step multiplies a gradient by its mean-field χ; a product of factors above 1 explodes.",
         treatment=treatment,
         remedy="# start from smaller weights, or put a norm after every layer",

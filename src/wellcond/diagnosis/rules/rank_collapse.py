@@ -20,7 +20,7 @@ from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signals import Signal
 from wellcond.diagnosis.reading import is_embedding, layer_named
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.severity import limits_of_symptom, of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.network.norms import is_norm
 from wellcond.results import number
@@ -75,7 +75,7 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
                 f"outputs: they vary by {number(variation)} of their size, those of {layer_named(before.name)} by "
                 f"{number(before.variation or 0.0)}.",
                 evidence={"variation": variation, "variation before": before.variation or 0.0},
-                limits=SIMILARITY.limits(),
+                limits=limits_of_symptom(evidence, SIMILARITY.limits(), is_far=SIMILARITY.is_severe(variation)),
                 reason="No later layer can distinguish examples that one layer maps to one point (the ordered phase "
                 "of mean-field theory).",
                 treatment="he-init" if any(map(is_norm, evidence.problem.model.modules())) else "batchnorm",

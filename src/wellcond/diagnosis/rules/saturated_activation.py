@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.severity import of_symptom
+from wellcond.diagnosis.severity import limits_of_symptom, of_symptom
 from wellcond.diagnosis.threshold import Threshold
 from wellcond.results.quantities import SATURATED_SHARE
 
@@ -50,7 +50,7 @@ def saturated_activation(evidence: Evidence) -> Iterator[Finding]:
             summary=f"the {signal.kind} after {signal.name or 'the input'} is flat at {share:.0%} of its values: its "
             "slope is below a tenth of the largest.",
             evidence={"saturated share": share, "RMS of its output": signal.rms},
-            limits=SHARE.limits(),
+            limits=limits_of_symptom(evidence, SHARE.limits(), is_far=share >= SHARE.severe),
             reason="A gradient is multiplied by the slope, so little of it gets through.",
             treatment="batchnorm",
             remedy=f"# start {signal.name} from smaller weights, or scale its inputs",

@@ -27,7 +27,7 @@ from wellcond.diagnosis.reading import (
     zero_gradients,
 )
 from wellcond.diagnosis.rule import rule
-from wellcond.diagnosis.severity import network_has_learned, of_symptom
+from wellcond.diagnosis.severity import limits_of_symptom, network_has_learned, of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.network.norms import is_norm
 from wellcond.results import number
@@ -113,7 +113,7 @@ def through_layers(evidence: Evidence) -> Iterator[Finding]:
         summary=f"the gradient at {layers[0].name} is {number(ratio)} of that at {layers[-1].name}, the last hidden "
         f"layer: {number(per_layer)} per layer{through}.",
         evidence={"ratio": ratio, "per layer": per_layer, "layers": float(len(layers))},
-        limits=threshold.limits(last) | RATIO.limits(last),
+        limits=limits_of_symptom(evidence, threshold.limits(last) | RATIO.limits(last), is_far=RATIO.is_severe(ratio)),
         reason="Every layer multiplies a gradient by its mean-field χ; a product of factors below 1 vanishes after a "
         "few layers (the slope of a sigmoid is 1/4 at most).",
         treatment="relu" if squashing and any(map(is_norm, evidence.problem.model.modules())) else "batchnorm",
