@@ -122,3 +122,12 @@ def test_a_loss_may_refuse_outputs_without_a_graph() -> None:
 
     least = constant_loss(checked, None, [normal(8, 1).sigmoid()], [BITS])
     assert least == pytest.approx(entropy_of_bits(), rel=1e-5)
+
+
+def test_the_constant_of_a_problem_with_numbers_as_targets_is_their_mean_and_no_probability() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 2, dtype=torch.float64), 300 + 80 * torch.randn(64, 1, dtype=torch.float64)
+    problem = wc.Problem(nn.Linear(2, 1).double(), nn.MSELoss(), (x, y))
+    with torch.enable_grad():  # where a problem refuses outputs that depend on no parameter
+        least = constant_loss(problem.loss_of_outputs, None, [torch.zeros(64, 1, dtype=torch.float64)], [y])
+    assert least == pytest.approx(float(y.var(correction=0)))

@@ -141,7 +141,8 @@ def _form_of(loss: Loss, outputs: Tensor, targets: Any) -> Callable[[Tensor], Te
         if torch.allclose(outputs.logsumexp(dim), outputs.new_zeros(()), atol=1e-3):
             return functools.partial(torch.log_softmax, dim=dim)
     try:
-        takes_any = bool(loss(torch.full_like(outputs, -1.0), targets).isfinite())
+        with torch.no_grad():  # with a graph, a problem refuses a loss that depends on no parameter
+            takes_any = bool(loss(torch.full_like(outputs, -1.0), targets).isfinite())
     except Exception:  # the user's loss may refuse them in any way
         takes_any = False
     if takes_any:
