@@ -100,6 +100,9 @@ class RecordedRun:
     def loss_if_constant(self, _batches: Any) -> float | None:
         return None
 
+    def loss_of_constant(self, _batches: Any) -> float | None:
+        return None
+
     def release(self) -> None:
         pass
 

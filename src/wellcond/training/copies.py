@@ -57,6 +57,8 @@ STEP_READS = (
 
 MEASURED_STEPS = 3
 """Steps that are timed; the first of them warms up, and is left out."""
+MANY = 10
+"""Examples for every entry of a constant, from which on its loss is about that on other examples."""
 SAME = 0.02
 """Variation of outputs, over their size, below which they are the same for all inputs. It is 1e-5 for six layers of
 sigmoids that no rate trains, and 0.2 and more where transformers wait on their first plateau."""
@@ -364,6 +366,17 @@ class CopyRun:
         None if they do, if all inputs are the same, or if that loss is not known. A network that is slow to start is at
         the same loss for a while, but its outputs differ from input to input.
         """
+        return self._constant_loss(batches, _hardly_vary)
+
+    def loss_of_constant(self, batches: Sequence[Batch]) -> float | None:
+        """The loss of the best constant prediction of some batches, whatever the outputs depend on.
+
+        None if all inputs are the same, if that loss is not known, or if the examples are too few to say what it is on
+        others: a constant with an output for each of them would fit them.
+        """
+        return self._constant_loss(batches, _are_many)
+
+    def _constant_loss(self, batches: Sequence[Batch], is_asked: Callable[[Sequence[Tensor]], bool]) -> float | None:
         if _are_all_the_same([inputs for inputs, _ in batches]):
             return None
         try:
@@ -373,7 +386,7 @@ class CopyRun:
             return None
         self._trainer.cost += Cost(forwards=len(batches))
         outputs = [each.outputs.detach() for each in evaluations if each.outputs is not None]
-        if len(outputs) < len(batches) or not _hardly_vary(outputs):
+        if len(outputs) < len(batches) or not is_asked(outputs):
             return None
         targets = [each.targets for each in evaluations]
         least = constant_loss(self.problem.loss_of_outputs, self.problem.likelihood, outputs, targets)
@@ -461,6 +474,11 @@ def _hardly_vary(outputs: Sequence[Tensor]) -> bool:
         return False
     every = torch.cat([each.double() for each in outputs])
     return bool((every - every.mean(0)).square().mean() <= SAME**2 * every.square().mean())
+
+
+def _are_many(outputs: Sequence[Tensor]) -> bool:
+    """Whether there are many examples for every output of one."""
+    return all(each.dim() for each in outputs) and sum(map(len, outputs)) >= MANY * max(1, outputs[0][0].numel())
 
 
 def _are_all_the_same(inputs: Sequence[Any]) -> bool:

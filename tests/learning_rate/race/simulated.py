@@ -77,5 +77,8 @@ class SimulatedRun:
     def loss_if_constant(self, _batches: Sequence[Any]) -> float | None:
         return None
 
+    def loss_of_constant(self, _batches: Sequence[Any]) -> float | None:
+        return None
+
     def release(self) -> None:
         pass

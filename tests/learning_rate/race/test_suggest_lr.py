@@ -278,6 +278,36 @@ def test_outputs_that_differ_from_input_to_input_are_not_those_of_a_constant() -
     assert run.loss_if_constant([trainer.batch]) == pytest.approx(float(-(labels * labels.log()).sum()))
 
 
+@pytest.mark.slow
+def test_no_rate_trains_where_all_stay_above_the_best_constant_though_outputs_differ() -> None:
+    torch.manual_seed(0)
+    x = torch.stack([500 + 2000 * torch.rand(512), 1e5 * torch.rand(512), 100 * torch.rand(512)], 1)
+    prices = 200 * x[:, :1] - 500 * x[:, 2:] + 1e4 * torch.randn(512, 1)
+    model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    loader = DataLoader(TensorDataset(x, prices), 32, shuffle=True)
+    suggested = suggest_lr(wc.Problem(model, nn.MSELoss(), loader), SGD(model.parameters(), lr=0.01))
+    assert math.isnan(suggested.lr)
+    assert suggested.verdict().startswith("No rate trains: of those raced")
+    assert "the best constant prediction has" in suggested.verdict()
+    assert "(unscaled-input)" in suggested.verdict()
+    assert "(unscaled-target)" in suggested.verdict()
+    assert suggested.race is not None
+    variance = float(prices.var(correction=0))
+    assert min(run.losses[-1] for run in suggested.race.finished.values()) > 1.2 * variance
+    standardized = TensorDataset((x - x.mean(0)) / x.std(0), (prices - prices.mean()) / prices.std())
+    sound = wc.Problem(model, nn.MSELoss(), DataLoader(standardized, 32, shuffle=True))
+    assert suggest_lr(sound, SGD(model.parameters(), lr=0.01)).lr > 1e-3
+
+
+def test_the_loss_of_a_constant_needs_more_examples_than_it_has_entries() -> None:
+    model, loader = classifier()
+    trainer = CopyTrainer(wc.Problem(model, nn.CrossEntropyLoss(), loader), SGD(model.parameters(), lr=0.1))
+    run, (x, y) = trainer.start(), trainer.batch
+    labels = y.bincount().double() / len(y)
+    assert run.loss_of_constant([(x, y)] * 10) == pytest.approx(float(torch.special.entr(labels).sum()))
+    assert run.loss_of_constant([(x[:5], y[:5])]) is None
+
+
 def test_the_own_rate_is_raced_to_the_end_and_groups_keep_their_proportions() -> None:
     model, loader = classifier()
     groups = [{"params": model[0].parameters(), "lr": 0.03}, {"params": model[2].parameters(), "lr": 0.3}]  # type: ignore[index]

@@ -17,6 +17,7 @@ this many times above its first third, however much it varies."""
 ALL_UP = "the loss went up at every one"
 NO_FALL = "none lowers the loss by more than chance"
 LIKE_CONSTANT = "none brings the loss below {constant}: the outputs stay the same for all inputs"
+ABOVE_CONSTANT = "the loss stays at {loss} or higher, and the best constant prediction has {constant}"
 
 
 @dataclass(frozen=True)

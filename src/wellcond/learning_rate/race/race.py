@@ -14,7 +14,7 @@ from torch.optim import SGD, Adagrad, Optimizer
 
 from wellcond.errors import Interrupted, NonFinite
 from wellcond.learning_rate.race.horizon import DRIFT, FLAT, PLAIN_DRIFT, choose, falls, last_loss, last_losses
-from wellcond.learning_rate.race.outcome import ALL_UP, LIKE_CONSTANT, NO_FALL, Race, went_up
+from wellcond.learning_rate.race.outcome import ABOVE_CONSTANT, ALL_UP, LIKE_CONSTANT, NO_FALL, Race, went_up
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, number
 from wellcond.training.copies import RECENT, CopyRun, CopyTrainer
@@ -42,6 +42,9 @@ FALLBACK = 0.01
 LEARNED = 0.005
 """Share of a constant's loss by which a run must be below it. The constant is the best for the very batches that the
 run is compared on, so that chance does not put a run below it."""
+FAR_ABOVE = 0.2
+"""Share of a constant's loss by which all runs must stay above it to say that none trains, where outputs differ from
+input to input: a network that is slow to start is nearer, or its loss still falls."""
 ENOUGH = 30
 """Steps of the longest run, from which on a loss that does not fall says that no rate trains: a third of them are ten
 losses, enough to tell a fall from chance. Shorter races take the best they saw."""
@@ -198,7 +201,7 @@ class _Race:
         return {k for k in (*around, *([] if self.own is None else [0])) if k < bound}
 
     def _why_none(self, finalists: Collection[int]) -> str:
-        """Why no rate trains: no loss falls by more than chance, or none below that of a constant.
+        """Why no rate trains: no loss falls by more than chance, none below that of a constant, or all stay above it.
 
         "" if one does, or if the runs are too short to tell.
         """
@@ -209,12 +212,18 @@ class _Race:
             return NO_FALL
         finished = [run for k, run in runs.items() if k in finalists]
         recent = list(self.field.recent)
-        constant = None if not finished else finished[0].loss_if_constant(recent)
-        if constant is None or any(
-            fmean(run.losses[-len(recent) :]) < constant - LEARNED * abs(constant) for run in finished
-        ):
+        if not finished:
             return ""
-        return LIKE_CONSTANT.format(constant=number(constant))
+        lowest = min(fmean(run.losses[-len(recent) :]) for run in finished)
+        constant = finished[0].loss_if_constant(recent)
+        if constant is not None and lowest >= constant - LEARNED * abs(constant):
+            return LIKE_CONSTANT.format(constant=number(constant))
+        if any(falls(run.losses[len(run.losses) // 3 :]) for run in finished):
+            return ""
+        constant = finished[0].loss_of_constant(recent)
+        if constant is not None and lowest > constant + FAR_ABOVE * abs(constant):
+            return ABOVE_CONSTANT.format(loss=number(lowest), constant=number(constant))
+        return ""
 
     def _judged(self, run: CopyRun) -> list[float]:
         """The loss of a few held-out batches, in evaluation mode; infinity where it is not finite."""

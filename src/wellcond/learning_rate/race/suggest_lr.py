@@ -16,10 +16,12 @@ from wellcond.learning_rate.limits.max_lr import max_lr
 from wellcond.learning_rate.meanfield.predict import predict
 from wellcond.learning_rate.race.race import race
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
+from wellcond.network.calling import tensors_in
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.problem import Problem
-from wellcond.results import Progress
+from wellcond.problem.problem import Batch, Problem
+from wellcond.results import Progress, number
 from wellcond.results.progress import announce, shows_progress
+from wellcond.results.text import sentence
 from wellcond.training.copies import CopyTrainer
 from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, largest_lr
@@ -37,6 +39,8 @@ PRODUCTS = 8
 ADAPTIVE_SHARE = 3.0
 """Times the limit of an adaptive optimizer, where the race begins: before its first step it divides by single
 gradients, and the best rates were 0.4 to 70 times that limit on `benchmarks.rates`."""
+LARGE = 10.0
+"""RMS of inputs or targets from which on their scale may be why no rate trains."""
 NO_OPTIMIZER = "scheduler is given without the optimizer that it is for: pass both."
 
 
@@ -138,7 +142,8 @@ def suggest_lr(
         except Interrupted as interrupt:
             raise Interrupted(limits.raced(interrupt.result, trainer.cost, "interrupted")) from interrupt
         report("racing", 1.0)
-        return limits.raced(outcome, trainer.cost)
+        suggested = limits.raced(outcome, trainer.cost)
+        return replace(suggested, reason=_unscaled(trainer.small_batch)) if outcome.choice is None else suggested
 
 
 def planned_steps(steps: int) -> int:
@@ -183,6 +188,19 @@ def _limits(
     if precision := problem.says_precision("the rates are raced", "their limit is measured"):
         notes.append(precision)
     return SuggestedRate(limit, predicted, None, part.cost, tuple(notes))
+
+
+def _unscaled(batch: Batch) -> str:
+    """A sentence on inputs and targets that are far from the scale that networks are made for; "" if none are."""
+    sizes = {}
+    for what, part in zip(("inputs", "targets"), batch, strict=True):
+        numbers = [t for t in tensors_in(part) if t.is_floating_point() and t.layout is torch.strided and t.numel()]
+        size = max((float(t.double().square().mean().sqrt()) for t in numbers), default=0.0)
+        if LARGE < size < math.inf:
+            sizes[what] = f"{what} have an RMS of {number(size)} (unscaled-{what[:-1]})"
+    if not sizes:
+        return ""
+    return f"{sentence(' and '.join(sizes.values()))[:-1]}, and networks are made for about 1: standardize them."
 
 
 def heavy_ball_momentum(optimizer: Optimizer) -> float | None:

@@ -28,6 +28,7 @@ class SuggestedRate(Result):
         cost: Cost of all three. One u is a training step: forward and backward pass of one mini-batch.
         notes: What is missing, and why.
         status: "" or why the result is partial.
+        reason: Where no rate trains, what explains it, if that is seen in the data; else "".
     """
 
     limit: MaxLearningRate | None
@@ -36,6 +37,7 @@ class SuggestedRate(Result):
     cost: Cost = field(default_factory=Cost)
     notes: tuple[str, ...] = ()
     status: str = ""
+    reason: str = ""
 
     def raced(self, race: Race, cost: Cost, status: str = "") -> SuggestedRate:
         """The same limits with a race, and what it took."""
@@ -89,6 +91,7 @@ class SuggestedRate(Result):
             span = f"from {number(min(self.race.runs))} to {number(max(self.race.runs))}"
             causes = [run.cause for run in self.race.runs.values() if run.cause]
             cause = f" {causes[0]}" if causes and self.race.why_none == ALL_UP else ""
+            cause += f" {self.reason}" if self.reason else ""
             return f"No rate trains: of those raced, {span}, {self.race.why_none}.{cause} {DIAGNOSE}"
         finished = f"{len(self.race.finished)} of which were raced for {self.race.longest} steps"
         raced = f"of {len(self.race.runs)} rates, {finished}"
