@@ -594,7 +594,7 @@ def test_a_second_training_goes_on_after_the_first(tmp_path: Path) -> None:
     assert wc.read_run(tmp_path / "a").last_step == 10
 
 
-def test_a_training_with_another_set_up_leaves_the_earlier_run_beside_its_own(tmp_path: Path) -> None:
+def test_a_training_with_another_set_up_leaves_the_earlier_run_next_to_its_own(tmp_path: Path) -> None:
     Training(5, run_dir=tmp_path / "a").run().close()
     earlier = wc.read_run(tmp_path / "a")
     for place, lr in enumerate((0.5, 0.25), start=1):

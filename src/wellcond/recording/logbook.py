@@ -105,7 +105,7 @@ class Logbook:
         self._indices.pop(step - MOST_NOTED, None)
 
     def set_aside(self) -> Path | None:
-        """Begin anew in the same directory; what was recorded there is moved to a folder beside it, which is returned.
+        """Begin anew in the same directory; what was recorded there is moved to a folder next to it, which is returned.
 
         Raises:
             OutputError: It could not be moved.

@@ -70,7 +70,7 @@ class Recorder:
             of your own there is `Recorder.from_step`.
         run_dir: Folder of the run, in files that other programs read too; None records in memory. A run that is there
             already is continued. One of another model or with other settings of the optimizer is moved to a folder
-            beside it, unless it is asked for by `load_state_dict` or by `step(…, step=…)`.
+            next to it, unless it is asked for by `load_state_dict` or by `step(…, step=…)`.
         budget: Share of wall time that recording may take.
         on_finding: Called with each finding as it begins, and again when it has ended.
         log: Receives all numbers and findings: `wellcond.integrations.log_to(writer)` for TensorBoard, W&B and others.

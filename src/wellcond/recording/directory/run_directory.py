@@ -205,7 +205,7 @@ class RunDirectory:
             manifest.write_manifest(self.path, self.manifest)
 
     def set_aside(self) -> Path:
-        """Move the run that is here to a folder beside this one, and begin a new one.
+        """Move the run that is here to a folder next to this one, and begin a new one.
 
         Returns:
             That folder, with the run as it was before this directory was opened.
@@ -364,7 +364,7 @@ def _recovered(folder: Path) -> list[Segment]:
 
 
 def _free_folder(folder: Path) -> Path:
-    """A new folder beside another one, named after it: a-1, a-2 and further on."""
+    """A new folder next to another one, named after it: a-1, a-2 and further on."""
     for number in itertools.count(1):
         target = folder.with_name(f"{folder.name}-{number}")
         with contextlib.suppress(FileExistsError):
