@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from zoo import integers, normal
 
+import wellcond as wc
 from wellcond.problem.loss.constant import constant_loss
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
