@@ -25,6 +25,8 @@ SHRINKS = 0.5
 """Share of its start to which a penalty of the weights must have fallen, where it is the only thing that is learned."""
 ROUNDED = 1e-5
 """Relative difference of a term between two batches that is rounding."""
+PROPORTIONAL = 1e-3
+"""Relative error of a quarter or a half."""
 STALLS = 0.97
 """Share of its value from which on a term stands still: in a run that goes on for half its length."""
 
@@ -52,7 +54,7 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
     others_before, others_after = sum(before) - before[which], sum(after) - after[which]
     are_satisfied = others_after < SATISFIED * others_before
     is_stuck = tells_nothing or after[which] > STALLS * before[which]
-    of_weights = of_data == [which]
+    of_weights = of_data == [which] and _is_penalty(trainer, own, which)
     outweighs = of_weights and others_before > before[which]
     if not (are_satisfied or outweighs or (is_stuck and others_after < SHRINKS * others_before)):
         return None
@@ -72,6 +74,23 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
     trainer.cost += only.cost
     alone = _values(trainer, Problem(run.model, problem.loss, problem.source))[which]
     return Swamped(before[which], after[which], alone, others_before, others_after, of_weights)
+
+
+def _is_penalty(trainer: CopyTrainer, run: CopyRun, which: int) -> bool:
+    """Whether the other terms are sums of absolute values or of squares of weights: with half of each, 1/2 or 1/4.
+
+    The error at the fixed edge of a region, as a differential equation has it, is the same for all batches too.
+    """
+    weights = [p for p in run.model.parameters() if p.requires_grad]
+    sums = []
+    for factor in (0.5, 2.0):
+        with torch.no_grad():
+            for p in weights:
+                p.mul_(factor)
+        values = _values(trainer, run.problem)
+        sums.append(sum(values) - values[which])
+    halved, whole = sums
+    return any(math.isclose(halved, share * whole, rel_tol=PROPORTIONAL) for share in (0.25, 0.5))
 
 
 def _values(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]:

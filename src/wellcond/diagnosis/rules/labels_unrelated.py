@@ -111,8 +111,8 @@ def learned_by_heart(evidence: Evidence) -> Iterator[Finding]:
     trial, inspection = evidence.trial, evidence.inspection
     if trial is None or inspection is None or trial.relation is not None or trial.token_relation is not None:
         return
-    held, names = trial.held_out, [each for each in inspection.inputs if each.is_index and len(each.shape) == 1]
-    is_table = any(not each.may_be_lengths for each in names)
+    indices = [each for each in inspection.inputs if each.is_index]
+    held, is_table = trial.held_out, bool(indices) and all(len(each.shape) == 1 for each in indices)
     if held is None or is_table or not trial.constant or not held.seen < BY_HEART.at * held.before:
         return
     if not OF_OTHERS.is_warning(held.unseen / held.before):
