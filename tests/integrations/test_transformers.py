@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
 import wellcond as wc
+from wellcond.remedies import Setup, lines_for
 
 
 @pytest.fixture(autouse=True)
@@ -263,3 +264,43 @@ def test_all_processes_of_a_sharded_model_record_and_of_another_the_first(
     recorder = recorder_of_another_process(sharded=True)
     assert "norms are those of whole parameters" in recorder.notes[0]
     recorder.close()
+
+
+# the lines of remedies
+
+
+@pytest.mark.slow
+def test_a_lower_rate_is_written_into_the_arguments_of_the_trainer(
+    integration: Any, transformers: Any, tmp_path: Path
+) -> None:
+    trainer = made(transformers, tmp_path, Classifier(), digits(), learning_rate=300.0, lr_scheduler_type="linear")
+    first = integration.diagnose(trainer).findings[0]
+    assert first.rule == "learning-rate-too-high"
+    assert first.remedy.startswith("trainer.args.learning_rate = ")
+    exec(first.remedy, {"trainer": trainer})
+    assert 0 < trainer.args.learning_rate < 300
+    trainer.train()
+    assert trainer.optimizer.param_groups[0]["initial_lr"] == trainer.args.learning_rate
+
+
+def test_lines_for_an_optimizer_have_the_trainer_create_it(integration: Any, transformers: Any, tmp_path: Path) -> None:
+    runner = made(transformers, tmp_path, Classifier(), digits())
+    script = integration.names_of(runner, integration.planned(runner))
+    code = 'for group in optimizer.param_groups:\n    group["momentum"] = 0.5'
+    exec(integration._lines("runner", script, code), {"runner": runner})
+    assert [group["momentum"] for group in runner.optimizer.param_groups] == [0.5] * len(runner.optimizer.param_groups)
+
+
+def test_a_new_optimizer_is_the_trainers_and_its_schedule_comes_later(
+    integration: Any, transformers: Any, tmp_path: Path
+) -> None:
+    trainer = made(transformers, tmp_path, Classifier(), digits(), lr_scheduler_type="linear")
+    plan = integration.planned(trainer)
+    lines = lines_for("adam", Setup.of(plan.problem, plan.optimizer), 0.002)
+    exec(
+        integration._lines("trainer", integration.names_of(trainer, plan), lines), {"trainer": trainer, "torch": torch}
+    )
+    assert type(trainer.optimizer).__name__ == "Adam"
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.002)
+    trainer.train()
+    assert type(trainer.lr_scheduler.optimizer).__name__ in ("Adam", "AcceleratedOptimizer")

@@ -9,8 +9,11 @@ trainer.add_callback(RecorderCallback(trainer, "runs/a"))
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,8 @@ from wellcond.network.whole import holds_shards
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.recording.recorder import Recorder
+from wellcond.remedies.optimizer_code import FOLLOWED, RESCALED
+from wellcond.remedies.script_names import ScriptNames, name_in_script
 from wellcond.treatment.treatment import Treatment
 
 try:
@@ -36,6 +41,8 @@ __all__ = ["RecorderCallback", "diagnose", "suggest_lr", "treat"]
 
 CREATED = ("optimizer", "lr_scheduler", "_created_lr_scheduler", "_signature_columns")
 """Attributes of a trainer that it sets when it begins to train."""
+SCALED = r"factor = (\S+) / \S+  # for all rates of the schedule"
+"""The line before `RESCALED`."""
 
 
 class RecorderCallback(TrainerCallback):  # type: ignore[misc]
@@ -105,7 +112,10 @@ def diagnose(trainer: Any, **options: Any) -> Diagnosis:
         trainer: The trainer; optimizer and schedule are those that it will create.
         **options: Of `wellcond.diagnose`.
     """
-    return planned(trainer).diagnose(**options)
+    plan = planned(trainer)
+    diagnosis = plan.diagnose(**options)
+    lines = functools.partial(_lines, name_in_script(trainer, "trainer"), names_of(trainer, plan))
+    return replace(diagnosis, findings=tuple(each.with_lines(lines) for each in diagnosis.findings))
 
 
 def suggest_lr(trainer: Any, **options: Any) -> SuggestedRate:
@@ -125,7 +135,10 @@ def treat(trainer: Any, **options: Any) -> Treatment:
         trainer: The trainer.
         **options: Of `wellcond.treat`.
     """
-    return planned(trainer).treat(**options)
+    plan = planned(trainer)
+    treatment = plan.treat(**options)
+    lines = functools.partial(_lines, name_in_script(trainer, "trainer"), names_of(trainer, plan))
+    return replace(treatment, arms={name: replace(arm, code=lines(arm.code)) for name, arm in treatment.arms.items()})
 
 
 def planned(trainer: Any) -> Plan:
@@ -142,6 +155,33 @@ def planned(trainer: Any) -> Plan:
     autocast = half.get(accelerator.mixed_precision) if accelerator.native_amp else None
     problem = Problem(trainer.model, loss_of(trainer), loader, autocast=autocast, scaler=accelerator.scaler)
     return Plan(problem, optimizer, scheduler, steps)
+
+
+def names_of(trainer: Any, plan: Plan) -> ScriptNames:
+    """What lines call the parts of a training that only its trainer holds."""
+    name = name_in_script(trainer, "trainer")
+    own = ScriptNames.of_caller(plan.problem)
+    parts = {"model": f"{name}.model", "loader": f"{name}.get_train_dataloader()", "optimizer": f"{name}.optimizer"}
+    return ScriptNames({**parts, "scheduler": f"{name}.lr_scheduler", **own.names}, own.definitions)
+
+
+def _lines(trainer: str, script: ScriptNames, code: str) -> str:
+    """Lines for a script that has a trainer, before it trains: the optimizer is created, and no schedule yet.
+
+    Example:
+        >>> script = ScriptNames({"optimizer": "trainer.optimizer"})
+        >>> print(_lines("trainer", script, 'optimizer.param_groups[0]["eps"] = 1e-08'))
+        trainer.create_optimizer()
+        trainer.optimizer.param_groups[0]["eps"] = 1e-08
+    """
+    makes_optimizer = re.search(r"^optimizer = ", code, re.MULTILINE) is not None
+    rate = "" if makes_optimizer else rf"{trainer}.args.learning_rate = \1\n"
+    code = re.sub(rf"{SCALED}\n{re.escape(RESCALED)}\n?", rate, code.replace(f"{FOLLOWED}\n", "").replace(FOLLOWED, ""))
+    code = re.sub(r"wc\.suggest_lr\(.*, optimizer\)", f"wc.integrations.transformers.suggest_lr({trainer})", code)
+    code = code.rstrip("\n")
+    if not makes_optimizer and re.search(r"\boptimizer\b", code):
+        code = f"{trainer}.create_optimizer()\n{code}"
+    return script.lines(code)
 
 
 def steps_of(trainer: Any, loader: Any) -> int | None:

@@ -123,11 +123,16 @@ def made_loss(problem: Problem) -> str:
     return f"loss = nn.{kind.__name__}({', '.join(settings)})"
 
 
+def name_in_script(value: Any, usual: str) -> str:
+    """What the calling script calls an object; the usual name if that is not known."""
+    return _name_in(list(_frames()), usual, value) or usual
+
+
 def _frames() -> Iterator[FrameType]:
     """The calls outside of this library that the present one is made from, the innermost first."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("wellcond", "wellcond_papers"):
+        if frame.f_globals.get("__name__", "").partition(".")[0] != "wellcond":
             yield frame
         frame = frame.f_back
 
