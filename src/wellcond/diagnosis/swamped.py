@@ -25,7 +25,7 @@ SHRINKS = 0.5
 """Share of its start to which a penalty of the weights must have fallen, where it is the only thing that is learned."""
 ROUNDED = 1e-5
 """Relative difference of a term between two batches that is rounding."""
-PROPORTIONAL = 1e-3
+SAME_SHARE = 1e-3
 """Relative error of a quarter or a half."""
 STALLS = 0.97
 """Share of its value from which on a term stands still: in a run that goes on for half its length."""
@@ -90,7 +90,7 @@ def _is_penalty(trainer: CopyTrainer, run: CopyRun, which: int) -> bool:
         values = _values(trainer, run.problem)
         sums.append(sum(values) - values[which])
     halved, whole = sums
-    return any(math.isclose(halved, share * whole, rel_tol=PROPORTIONAL) for share in (0.25, 0.5))
+    return any(math.isclose(halved, share * whole, rel_tol=SAME_SHARE) for share in (0.25, 0.5))
 
 
 def _values(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]:

@@ -309,7 +309,8 @@ def _few(
         constant = _constant(problem, start, [examples], before)
         longer = PLATEAU_STEPS - len(best.losses)
         on_gpu, size = problem.device.type == "cuda", examples_in(batch)
-        price = longer * (1.0 if on_gpu else min(FEW / size, 1.0))
+        # what the handful has taken so far is not counted yet
+        price = _handful_price(steps, size, on_gpu) + longer * (1.0 if on_gpu else min(FEW / size, 1.0))
         if _is_at_constant(best, before, constant) and allowed.has(price, "a handful of examples for longer"):
             best.run(longer)
         uphill = None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from wellcond.diagnosis.probes.influence import FIRST_MODULES, Reading, Watched, read_out
-from wellcond.diagnosis.probes.steps import Compared, compared, masked_places, padded, sequences
+from wellcond.diagnosis.probes.steps import Compared, Sequence, compared, masked_places, padded, sequences
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.network.calling import tensors_in
 
@@ -71,13 +71,22 @@ def _counted_in(subject: Subject) -> Padding | None:
     every = [] if subject.outputs is None else sequences(subject)
     pairs = [(each, pair) for each in every if (pair := subject.once(compared, each.layout)) is not None]
     # the first place after a sequence is padding of the inputs, but may be its end in the targets
-    grids = (*((each.grid, pair) for each, pair in pairs), *((pair.target, pair) for _, pair in pairs))
+    alone = (*((each.grid, pair) for each, pair in pairs), *((pair.target, pair) for _, pair in pairs))
+    # what fills inputs and targets may be a word and a label of its own, but not of each other
+    grids = (*alone, *((torch.stack([each.grid, pair.target], 2), pair) for each, pair in pairs if _fit(each, pair)))
     for grid, pair in grids:
         pads = padded(grid)
         if pads is not None and (share := _counted(pair, pads, grid is pair.target)):
             return share
     by_mask = ((pair, places) for each, pair in pairs for places in masked_places(subject, each))
     return next((share for pair, places in by_mask if (share := _counted(pair, places, False))), None)
+
+
+def _fit(sequence: Sequence, pair: Compared) -> bool:
+    """Whether tokens have a label each, at their own step."""
+    return (
+        sequence.is_tokens and pair.offset == 0 and sequence.grid.shape == pair.target.shape and pair.target.dim() == 2
+    )
 
 
 def _counted(pair: Compared, pads: Tensor, is_target: bool) -> Padding | None:

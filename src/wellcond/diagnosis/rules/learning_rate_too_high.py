@@ -46,6 +46,10 @@ GAIN = Threshold(
     origin="four times what moves by chance (0.005 in some fifty steps)",
 )  # fmt: skip
 TIMES_AS_FAR = Condition("fall at a lower rate / fall at its own", 4.0, origin="beyond the noise between two seeds")
+ABOVE_CONSTANT = Condition(
+    "loss after its own run / loss of the best constant", 1.2, origin="of 310 sound set-ups none ends above 1.05"
+)
+BELOW_IT = Condition("loss at a lower rate / loss at its own", 0.85, origin="beyond the noise between two seeds")
 BEYOND = Condition(
     "rate of a schedule / the configured one", 1e3, origin="a one-cycle rises 25 times, a warm-up to the configured one"
 )
@@ -64,8 +68,8 @@ POST_NORMS = Condition(
 def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
     """The loss rises, is NaN or stalls in the trial's 24 to 64 steps, and falls at a lower rate.
 
-    Severe if it does not come back, if it stands still while a lower rate gains 2 %, or if it has learned nothing where
-    a lower rate has. If it comes back, a tenth of the rate is run for the same number of steps: severe if the loss rose
+    Severe if it does not come back, if it stands still while a lower rate gains 2 %, if it has learned nothing where a
+    lower rate has, or if it ends above a constant's loss and a lower rate lower. If it comes back, a tenth of the rate is run for the same number of steps: severe if the loss rose
     twofold and ends more than three times as high as there, a warning from one and a half times. A catapult that ends
     as low is no fault; neither is a rate beyond 2(1+μ)/λ_max by itself, at which cross-entropy trains; nor one that a
     schedule comes to from zero: what a warm-up is for is that it may be too high for the first steps.
@@ -96,6 +100,9 @@ def _how_it_fails(trial: Trial, own: Attempt, lower: Attempt) -> tuple[str, Seve
         return f"the loss is {number(own.loss)} after {steps} steps, no lower than a constant's", "severe"
     if trial.trains is False and trial.fall(lower)[0] > max(GAIN.severe, TIMES_AS_FAR.at * fall):
         return f"the loss stays at {number(own.loss)} for {steps} steps", "severe"
+    constant = math.inf if trial.constant is None else trial.constant
+    if own.loss > ABOVE_CONSTANT.at * constant and lower.loss < BELOW_IT.at * own.loss and not trial.has_learned:
+        return f"the loss is {number(own.loss)} after {steps} steps, above a constant's", "severe"
     if JUMP.is_warning(trial.spike) and is_lower and not trial.has_learned:
         what = f"the loss jumps to {number(max(own.run.losses))} and is {number(own.loss)} after {steps} steps"
         return what, "severe" if lower.loss < LOWER_LOSS.severe * own.loss else "warning"

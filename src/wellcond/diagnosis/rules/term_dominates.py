@@ -15,7 +15,6 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.rules.loss_not_decreasing import NOT_APART, without_learning
-from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
@@ -107,7 +106,7 @@ def pulls_harder(evidence: Evidence) -> Iterator[Finding]:
     """A term of 100 or more whose gradient is a thousand times that of another, in the parameters that both train.
 
     An error of numbers in thousands next to a cross-entropy, say: what the two share is trained for the one alone. A
-    warning; severe if the trial shows that the network trains at no rate. A penalty that is small on purpose has no
+    warning; severe if the trial does not show that the network trains. A penalty that is small on purpose has no
     such large term next to it.
     """
     terms = None if evidence.behavior is None else evidence.behavior.uneven_terms
@@ -115,7 +114,7 @@ def pulls_harder(evidence: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         rule="term-dominates",
-        severity=of_symptom(evidence, is_far=False),
+        severity="severe" if evidence.trial is not None and not evidence.trial.trains else "warning",
         basis="measured",
         summary=f"a term of the loss is {number(terms.largest)}, another {number(terms.smallest)}, and its gradient is "
         f"{number(terms.ratio)} times the other's in the parameters that they share.",
