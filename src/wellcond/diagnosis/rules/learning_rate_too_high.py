@@ -69,10 +69,11 @@ def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
     """The loss rises, is NaN or stalls in the trial's 24 to 64 steps, and falls at a lower rate.
 
     Severe if it does not come back, if it stands still while a lower rate gains 2 %, if it has learned nothing where a
-    lower rate has, or if it ends above a constant's loss and a lower rate lower. If it comes back, a tenth of the rate is run for the same number of steps: severe if the loss rose
-    twofold and ends more than three times as high as there, a warning from one and a half times. A catapult that ends
-    as low is no fault; neither is a rate beyond 2(1+μ)/λ_max by itself, at which cross-entropy trains; nor one that a
-    schedule comes to from zero: what a warm-up is for is that it may be too high for the first steps.
+    lower rate has, or if it ends above a constant's loss and a lower rate lower. If it comes back, a tenth of the rate
+    is run for the same number of steps: severe if the loss rose twofold and ends more than three times as high as
+    there, a warning from one and a half times. A catapult that ends as low is no fault; neither is a rate beyond
+    2(1+μ)/λ_max by itself, at which cross-entropy trains; nor one that a schedule comes to from zero: what a warm-up is
+    for is that it may be too high for the first steps.
     """
     trial = evidence.trial
     if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0 or trial.uphill:

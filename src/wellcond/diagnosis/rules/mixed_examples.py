@@ -68,9 +68,19 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
         if are_statistics
         else f"model.get_submodule({mixing.layer!r}).batch_first = True"
         if is_turned and isinstance(module, (nn.RNNBase, nn.MultiheadAttention))
-        else f"# look at what {mixing.layer or 'the model'} takes: one of its dimensions counts the examples, and is "
-        "used for another",
+        else _advice(evidence, mixing.layer),
     )
+
+
+def _advice(evidence: Evidence, layer: str) -> str:
+    """What to write: of a view that turns the examples into something else, the permutation."""
+    inspection = evidence.inspection
+    turned = () if inspection is None else inspection.turned
+    for before, after in turned:
+        if inspection is not None and before[0] == inspection.batch_size != after[0]:
+            return f"# move the examples with transpose or permute: a view reads {list(before)} as {list(after)}"
+    where = layer or "the model"
+    return f"# look at what {where} takes: one of its dimensions counts the examples, and is used for another"
 
 
 @rule("mixed-examples")

@@ -165,6 +165,9 @@ def turned_by_a_view(evidence: Evidence) -> Iterator[Finding]:
     if not at_end and (trial is None or trial.trains):
         return
     before, after = (at_end or inspection.turned)[0]
+    mixing = None if evidence.behavior is None else evidence.behavior.mixing
+    if mixing is not None and mixing.layer and before[0] == inspection.batch_size != after[0]:
+        return  # examples end up in others: mixed-examples
     layers = inspection.weighted()
     yield Finding(
         rule="output-loss-mismatch",
