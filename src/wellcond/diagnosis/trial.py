@@ -163,11 +163,10 @@ def trial(
         count, modes_price = examples_in(batches[0]), 2 * len(batches) / 3  # both modes come last
         steps = _handful_steps(in_pass * max(count / FEW, 1.0), most, on_gpu)
         price = _handful_price(steps, count, on_gpu) + modes_price
-        again = _run_again_price(steps, count, on_gpu) + modes_price
         what = "a handful of examples"
         if allowed.has(price, what, keep=spare if trains else 0.0):
             with Undropped(dropped) if dropped else contextlib.nullcontext():
-                fit = functools.partial(_few, problem, batches[0], in_pass, steps, failures, allowed)
+                fit = functools.partial(_few, problem, batches[0], in_pass, steps, failures, allowed, spare)
                 few = failures.attempt(what, fit, None)  # a step may raise, and the runs before have shown it
         of_one_point = None
         unreached: tuple[str, ...] = ()
@@ -176,6 +175,7 @@ def trial(
             with failures.recording("what outputs send no gradient to"), start.counted() as copy:
                 unreached = cut_off(copy)
             if few is not None:
+                again = _run_again_price(len(few.run.losses), count, on_gpu) + modes_price
                 with start.counted() as copy:
                     of_one_point = loss_of_one_point(copy, batches[0])
                 if allowed.has(again, "a handful of examples in training mode"):
@@ -252,7 +252,7 @@ def _handful_price(steps: int, examples: int, on_gpu: bool) -> float:
 
 def _run_again_price(steps: int, examples: int, on_gpu: bool) -> float:
     """The cost of the same run in training mode, or with one term of the loss, and of what it has learned."""
-    return (2 * steps / 3 + 1) * (1.0 if on_gpu else min(FEW / examples, 1.0)) + 1
+    return (steps + 1) * (1.0 if on_gpu else min(FEW / examples, 1.0)) + 1
 
 
 def _mini_batch_count(most: float) -> int:
@@ -280,7 +280,7 @@ def _training(
 
 
 def _few(
-    problem: Problem, batch: Batch, in_pass: float, steps: int, failures: Failures, allowed: Allowance
+    problem: Problem, batch: Batch, in_pass: float, steps: int, failures: Failures, allowed: Allowance, spare: float
 ) -> Handful | None:
     """Whether a few examples can be fitted: at two rates for a while, then at the better one.
 
@@ -311,7 +311,8 @@ def _few(
         on_gpu, size = problem.device.type == "cuda", examples_in(batch)
         # what the handful has taken so far is not counted yet
         price = _handful_price(steps, size, on_gpu) + longer * (1.0 if on_gpu else min(FEW / size, 1.0))
-        if _is_at_constant(best, before, constant) and allowed.has(price, "a handful of examples for longer"):
+        what = "a handful of examples for longer"
+        if _is_at_constant(best, before, constant) and allowed.has(price, what, keep=spare):
             best.run(longer)
         uphill = None
         is_judged = False

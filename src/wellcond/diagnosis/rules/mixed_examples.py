@@ -66,19 +66,19 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
         else "The loss of example i must depend on input i alone: one dimension has been taken for another.",
         remedy="# use a BatchNorm for statistics over the batch: it keeps running ones for use"
         if are_statistics
-        else f"model.get_submodule({mixing.layer!r}).batch_first = True"
-        if is_turned and isinstance(module, (nn.RNNBase, nn.MultiheadAttention))
-        else _advice(evidence, mixing.layer),
+        else _advice(evidence, mixing.layer, module if is_turned else None),
     )
 
 
-def _advice(evidence: Evidence, layer: str) -> str:
-    """What to write: of a view that turns the examples into something else, the permutation."""
+def _advice(evidence: Evidence, layer: str, turned: nn.Module | None) -> str:
+    """What to write: for a view that takes examples for something else, or a layer that takes them for steps."""
     inspection = evidence.inspection
-    turned = () if inspection is None else inspection.turned
-    for before, after in turned:
+    views = () if inspection is None else inspection.turned
+    for before, after in views:
         if inspection is not None and before[0] == inspection.batch_size != after[0]:
             return f"# move the examples with transpose or permute: a view reads {list(before)} as {list(after)}"
+    if isinstance(turned, (nn.RNNBase, nn.MultiheadAttention)):
+        return f"model.get_submodule({layer!r}).batch_first = True"
     where = layer or "the model"
     return f"# look at what {where} takes: one of its dimensions counts the examples, and is used for another"
 
