@@ -29,7 +29,17 @@ from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
 from wellcond.diagnosis.shared_norms import NORMS_AT_PLACES, shared_norm
 from wellcond.diagnosis.swamped import largest_alone, swamped
 from wellcond.diagnosis.token_labels import token_relation
-from wellcond.diagnosis.trial_result import FALLING, Attempt, Handful, HeldOut, SharedNorm, Swamped, Trial, plunges
+from wellcond.diagnosis.trial_result import (
+    FALLING,
+    HALF,
+    Attempt,
+    Handful,
+    HeldOut,
+    SharedNorm,
+    Swamped,
+    Trial,
+    plunges,
+)
 from wellcond.diagnosis.worth import is_suspect, sees_pairs, worth
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
@@ -44,9 +54,9 @@ from wellcond.training.optimizers import unwrapped
 
 HANDFUL_U, HANDFUL_STEPS = 5.0, (40, 80)
 """Passes over the problem that the handful may take, and its fewest and most steps."""
-PLATEAU_STEPS = 250
-"""Steps on a handful whose loss ends where a constant's is. CTC and attention that begins uniform leave it after 100 to
-200 steps of Adam; a network that sees nothing of its inputs never does."""
+PLATEAU_STEPS = 160
+"""Steps on a handful whose loss falls to a constant's and stays there. Attention that begins uniform leaves it after
+some 100 steps of Adam; a network that sees nothing of its inputs never does."""
 AT_CONSTANT = 0.95
 """Loss over that of a constant from which on nothing of the handful has been learned."""
 FEWEST_ON_GPU = 24
@@ -284,10 +294,11 @@ def _few(
 ) -> Handful | None:
     """Whether a few examples can be fitted: at two rates for a while, then at the better one.
 
-    Where it ends about where a constant is, it goes on for longer: some losses stay there for a while, as CTC does.
+    Where it falls to about a constant's, it goes on for longer: some losses stay there for a while, as CTC does.
     """
     examples = handful(problem, batch, FEW)
     count = None if examples is batch else examples_in(examples)
+    on_gpu = problem.device.type == "cuda"
     if problem.device.type == "cpu":  # on a GPU a step takes the same time for few examples
         in_pass *= examples_in(batch) / count if count else 1.0
     with _training(problem, [examples], _adam(problem), in_pass) as trainer:
@@ -307,13 +318,6 @@ def _few(
         _, lr, best = min(runs, key=lambda each: each[0])
         best.run(steps // 3)
         constant = _constant(problem, start, [examples], before)
-        longer = PLATEAU_STEPS - len(best.losses)
-        on_gpu, size = problem.device.type == "cuda", examples_in(batch)
-        # what the handful has taken so far is not counted yet
-        price = _handful_price(steps, size, on_gpu) + longer * (1.0 if on_gpu else min(FEW / size, 1.0))
-        what = "a handful of examples for longer"
-        if _is_at_constant(best, before, constant) and allowed.has(price, what, keep=spare):
-            best.run(longer)
         uphill = None
         is_judged = False
         if best.losses and plunges(best.losses):
@@ -326,7 +330,14 @@ def _few(
         lost = None
         with failures.recording("whether every term of the loss has a gradient"), best.counted() as copy:
             lost = lost_slope(copy)
-        return Handful(count, lr, before, best.evaluate()[0], constant, best.as_run, uphill, lost)
+        known = Handful(count, lr, before, best.evaluate()[0], constant, best.as_run, uphill, lost)
+        longer, ratio = PLATEAU_STEPS - len(best.losses), 1.0 if on_gpu else min(FEW / examples_in(batch), 1.0)
+        # what the handful has taken so far is not counted yet
+        price = _handful_price(steps, examples_in(batch), on_gpu) + longer * ratio
+        if not _is_at_constant(known) or not allowed.has(price, "a handful of examples for longer", keep=spare):
+            return known
+        best.run(longer)
+        return replace(known, later=best.evaluate()[0])
 
 
 def _held_out(trainer: CopyTrainer, batches: Sequence[Batch], steps: int) -> HeldOut | None:
@@ -347,10 +358,9 @@ def _held_out(trainer: CopyTrainer, batches: Sequence[Batch], steps: int) -> Hel
     return HeldOut(seen, unseen, before)
 
 
-def _is_at_constant(run: CopyRun, before: float, constant: float | None) -> bool:
-    """Whether a run ends no more than a twentieth below a constant's loss, or below its start if that is not known."""
-    reference = before if constant is None else min(before, constant)
-    return run.diverged_at is None and run.evaluate()[0] > AT_CONSTANT * reference > 0
+def _is_at_constant(few: Handful) -> bool:
+    """Whether the loss has fallen to about a constant's, and from far above it."""
+    return few.constant is not None and AT_CONSTANT * min(few.before, few.constant) < few.after < HALF * few.before
 
 
 def _few_worth(problem: Problem, batch: Batch, in_pass: float, few: Handful) -> Paired | None:

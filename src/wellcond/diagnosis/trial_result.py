@@ -111,6 +111,7 @@ class Handful:
             because the network's own run tells examples apart, or if it is not known.
         alone: The same after a run with the largest term of the loss only; None where `paired` tells examples apart, or
             the loss is no sum.
+        later: Loss after more steps, where it fell to that of a constant: some stay there for a while; None elsewhere.
     """
 
     examples: int | None
@@ -123,6 +124,7 @@ class Handful:
     lost_slope: float | None = None
     paired: Paired | None = None
     alone: Paired | None = None
+    later: float | None = None
 
     @property
     def tells_nothing(self) -> bool:

@@ -43,9 +43,7 @@ PROPORTIONATE = Condition(
 
 HALVED = Condition("loss of eight examples after / before", 0.5, origin="it fell to a constant's, and may go on")
 NEARLY_CONSTANT = Condition("the same", 0.01, origin="a squared error of a tenth of the size is left")
-LONG = Condition(
-    "steps of Adam on them", 200, origin="CTC and attention that begins uniform stay at a constant's for up to 200"
-)
+LEAVES = Condition("loss of eight examples after 160 steps / after 53", 0.95, origin="it goes on falling")
 EXCHANGED = Condition(
     "(loss with the outputs of other examples − loss) / the larger, after its own run", 0.05,
     origin="0.1 to 1 in healthy networks; 0.01 in those that start slowly",
@@ -61,7 +59,7 @@ NOT_APART = Threshold(
 def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     """The loss does not get below a constant prediction's, and neither does that of eight examples trained with Adam.
 
-    Severe if Adam, at the better of two rates, gets eight examples in 250 steps no further than 5 % below a constant (a
+    Severe if Adam, at the better of two rates, gets eight examples in 160 steps no further than 5 % below a constant (a
     warning if there is no time for these and the loss fell to a constant's: it may stay there for a while), and the
     network's own run ends no lower than 3 % below a constant. Severe, too, if its own run and those at all other rates
     that were tried, two at least, end no lower than 7 % below a constant (1 % where the own run has less than 50 steps,
@@ -77,7 +75,7 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     cannot_fit = _cannot_fit_few(trial)
     is_above = own is None or not own.loss < ABOVE.at * (trial.loss if trial.constant is None else trial.constant)
     is_severe = cannot_fit and is_above and not any(trial.outcome(each) == "learns" for each in trial.others)
-    is_short = cannot_fit and few is not None and few.after < HALVED.at * few.before and len(few.run.losses) < LONG.at
+    is_short = cannot_fit and few is not None and few.later is None and few.after < HALVED.at * few.before
     if cannot_fit and few is not None and few.after < NEARLY_CONSTANT.at * few.before:
         return  # what is left are the small differences between targets that are nearly the same
     stands_still = own is not None and trial.trains is False and trial.outcome(own) not in RISING
@@ -208,4 +206,7 @@ def _is_lost(trial: Trial) -> bool:
 
 def _cannot_fit_few(trial: Trial) -> bool:
     """Whether Adam has tried to fit a handful of examples that had a loss, and could not."""
-    return trial.few is not None and trial.few.before != 0 and FIT.is_severe(trial.few.fall)
+    few = trial.few
+    if few is None or few.before == 0 or (few.later is not None and few.later < LEAVES.at * few.after):
+        return False
+    return FIT.is_severe(few.fall)
