@@ -54,7 +54,13 @@ def shared_norm(trainer: CopyTrainer, run: CopyRun, allowed: Allowance) -> Share
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # the mean over all batches
-    passes = 0
+    passes, whole = 0, 0
+
+    def on_whole(*_: Any) -> None:
+        nonlocal whole
+        whole += 1
+
+    handle = model.register_forward_pre_hook(on_whole)
     with (
         CopyRun(trainer, problem, run.optimizer, 0).training(),
         torch.no_grad(),
@@ -76,6 +82,7 @@ def shared_norm(trainer: CopyTrainer, run: CopyRun, allowed: Allowance) -> Share
                 sums.clear()
                 break
         averages = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    handle.remove()
     trainer.cost += Cost(forwards=passes)
     differences = {norm: difference_of_places(total / passes, norm.eps) for norm, total in sums.items()}
     if not differences or max(differences.values()) < APART.at:
@@ -89,7 +96,8 @@ def shared_norm(trainer: CopyTrainer, run: CopyRun, allowed: Allowance) -> Share
             losses[kind] = float(measured.mean_loss())
         trainer.cost += measured.cost
     most = max(differences, key=differences.__getitem__)
-    return SharedNorm(norms[most], len(sums[most]), losses["batch"], losses["running"])
+    count = len(sums[most])
+    return SharedNorm(norms[most], count, losses["batch"], losses["running"], is_by_pass=whole == count * passes)
 
 
 def difference_of_places(statistics: Tensor, eps: float = 0.0) -> float:

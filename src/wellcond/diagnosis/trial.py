@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import LBFGS, Adam, Optimizer
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wellcond.diagnosis.attempts import Allowance, Attempts, clamped, steps_of
 from wellcond.diagnosis.inspection.failures import Failures
@@ -347,15 +348,32 @@ def _held_out(trainer: CopyTrainer, batches: Sequence[Batch], steps: int) -> Hel
         return None
     one_half = CopyTrainer(Problem(problem.model, problem.loss, list(batches[:half])), trainer.optimizer)
     run = one_half.start()
-    others = Problem(run.model, problem.loss, list(batches[half:]))
-    with others.measuring():
-        before = float(others.mean_loss())
+
+    def loss_of(some: Sequence[Batch]) -> float:
+        problem = Problem(run.model, trainer.problem.loss, list(some))
+        with problem.measuring(), torch.no_grad():
+            loss = float(problem.mean_loss())
+        trainer.cost += problem.cost
+        return loss
+
+    before = loss_of(batches[half:])
     run.run(steps)
-    with others.measuring():
-        unseen = float(others.mean_loss())
-    seen = fmean(run.evaluate())
-    trainer.cost += one_half.cost + others.cost
-    return HeldOut(seen, unseen, before)
+    unseen, seen = loss_of(batches[half:]), fmean(run.evaluate())
+    trainer.cost += one_half.cost
+    pairs = None
+    with contextlib.suppress(Exception):  # the user's loss may refuse other pairs
+        pairs = loss_of([*map(_other_pairs, batches[:half])]), loss_of([*map(_other_pairs, batches[half:])])
+    return HeldOut(seen, unseen, before, pairs)
+
+
+def _other_pairs(batch: Batch) -> Batch:
+    """A batch whose last tensor belongs to other examples: what was a pair is none."""
+    leaves, form = tree_flatten(batch)
+    count = examples_in(batch)
+    place = max(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == count)
+    leaves[place] = leaves[place].roll(1, 0)
+    pairs: Batch = tree_unflatten(leaves, form)
+    return pairs
 
 
 def _is_at_constant(few: Handful) -> bool:

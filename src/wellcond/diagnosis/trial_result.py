@@ -165,11 +165,14 @@ class HeldOut:
         seen: Loss of the first after the run.
         unseen: Loss of the others after the run.
         before: Loss of the others before it.
+        exchanged: The first two with the last tensor of each batch, as the labels, in the order of other examples; None
+            if the loss does not take that.
     """
 
     seen: float
     unseen: float
     before: float
+    exchanged: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -202,12 +205,14 @@ class SharedNorm:
         calls: Calls in one pass.
         batch: Mean loss with the statistics of each batch.
         running: Mean loss with running statistics, averaged anew over all calls.
+        is_by_pass: Whether a training step calls the whole model that often, as on real and on generated examples.
     """
 
     name: str
     calls: int
     batch: float
     running: float
+    is_by_pass: bool = False
 
 
 @dataclass(frozen=True)

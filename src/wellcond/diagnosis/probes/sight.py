@@ -22,6 +22,8 @@ FALLS = 0.05
 """Fall of the loss between the two, over its range, from which on it falls for ever."""
 EQUAL = 1e-4
 """Change of the loss, relative to it, that may be rounding."""
+NEAR = 0.1
+"""Size of noise that is added to outputs, over their scale."""
 UNSEEN = 0.01
 """Change by targets of other examples, over that by one target for all, that may be rounding: where a term without
 targets outweighs the others, as an exponential does, both are small next to the loss."""
@@ -124,7 +126,7 @@ def sight(subject: Subject) -> Sight | None:
 
 
 def _varied(exchanged: ExchangedOutputs, draw: torch.Generator) -> Tensor:
-    """Outputs that differ between all examples: random ones, or the model's own if the loss takes no others.
+    """Outputs that differ between all examples: random ones, or such near the model's own if the loss takes no others.
 
     They vary as targets that are numbers do, since the loss would not see much smaller or larger ones.
     """
@@ -134,7 +136,8 @@ def _varied(exchanged: ExchangedOutputs, draw: torch.Generator) -> Tensor:
         varied = targets.mean() + max(float(targets.std()), 1e-6) * noise
     else:
         varied = exchanged.scale * noise
-    return varied if math.isfinite(exchanged.loss(varied)) else outputs
+    near = outputs + NEAR * exchanged.scale * noise
+    return next((each for each in (varied, near) if math.isfinite(exchanged.loss(each))), outputs)
 
 
 def _ends(exchanged: ExchangedOutputs, best: Tensor, least: float, at_zero: float) -> tuple[float, bool]:

@@ -20,10 +20,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Basis, Finding, Severity
-from wellcond.diagnosis.reading import and_more, batchnorms
+from wellcond.diagnosis.reading import and_more, batchnorms, layer_named
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.diagnosis.trial_result import RISING
+from wellcond.diagnosis.trial_result import NO_GAIN, RISING
 from wellcond.results import number
 
 GAP = Threshold(
@@ -125,6 +125,36 @@ def modes_differ(evidence: Evidence) -> Iterator[Finding]:
         reason="Running statistics are averages of the batches' own. A gap means small batches, a momentum that is "
         "too low, or weights that change faster than the statistics.",
         remedy="torch.optim.swa_utils.update_bn(loader, model)  # the running statistics anew",
+    )
+
+
+@rule("batchnorm-mode-gap")
+def separate_passes(evidence: Evidence) -> Iterator[Finding]:
+    """A BatchNorm through which a step passes two kinds of examples in batches of their own, and learns nothing.
+
+    Real and generated examples, say: what tells them apart, their means, is what the norm takes away from each batch.
+    Statistics of the passes differ by 0.3 standard deviations, and the trial ends no lower than 7 % below its start.
+    Severe. Discriminators that learn all the same are not reported.
+    """
+    trial = evidence.trial
+    norm = None if trial is None else trial.shared_norm
+    if trial is None or trial.own is None or norm is None or not norm.is_by_pass or trial.has_learned:
+        return
+    if trial.own.loss < NO_GAIN * trial.loss:
+        return
+    yield Finding(
+        rule="batchnorm-mode-gap",
+        layer=norm.name,
+        severity="severe",
+        basis="tried",
+        summary=f"a step calls the model {norm.calls} times, on examples whose statistics differ at "
+        f"{layer_named(norm.name)}: it takes what they differ by away from each batch, and the loss goes from "
+        f"{number(trial.loss)} to {number(trial.own.loss)} only.",
+        evidence={"calls": float(norm.calls), "loss before": trial.loss, "loss after": trial.own.loss},
+        reason="A BatchNorm gives every batch mean 0 and variance 1: batches of one kind each look alike after it, and "
+        "mixed ones, as in use, do not.",
+        remedy="# pass both kinds through the model in one batch: model(torch.cat([real, generated])), or use a "
+        "LayerNorm or GroupNorm",
     )
 
 

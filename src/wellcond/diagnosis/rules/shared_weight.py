@@ -80,7 +80,7 @@ def shared_statistics(evidence: Evidence) -> Iterator[Finding]:
     """
     trial = evidence.trial
     norm = None if trial is None else trial.shared_norm
-    if trial is None or norm is None:
+    if trial is None or norm is None or norm.is_by_pass:
         return
     constant = trial.loss if trial.constant is None else trial.constant
     if not norm.running > GAP.warn * norm.batch + MARGIN.at * abs(constant):
