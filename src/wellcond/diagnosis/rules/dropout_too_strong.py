@@ -30,6 +30,8 @@ SHARE = Threshold(
 LOWER = Condition("loss without dropout / loss with it", 0.98, origin="two per cent are the noise of a run")
 MUCH_LOWER = Condition("loss without dropout / loss with it", 0.5, origin="half the loss after the same steps")
 
+LEARNS = Condition("loss with dropout / loss of the best constant", 0.75, origin="it learns all the same, more slowly")
+
 
 @rule("dropout-too-strong", quantity=TRAINING_LOSS)
 def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
@@ -65,7 +67,8 @@ def dropout_too_strong(evidence: Evidence) -> Iterator[Finding]:
         is_lower = trial.outcome(without) in FALLING and without.loss < own.loss - (1 - MUCH_LOWER.at) * abs(own.loss)
         only_without = trial.outcome(without) == "learns" != trial.outcome(own)
         if SHARE.is_severe(p) and (is_lower or only_without):
-            severity = "warning" if trial.halves else "severe"
+            learns = trial.constant is not None and own.loss < LEARNS.at * trial.constant
+            severity = "warning" if trial.halves or learns else "severe"
         elif not without.loss < LOWER.at * own.loss:
             severity = "note"
     yield Finding(

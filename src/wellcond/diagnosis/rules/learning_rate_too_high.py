@@ -21,7 +21,7 @@ from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.runs import OTHER_LR, run_numbers, run_rows, set_lr
 from wellcond.diagnosis.severity import network_has_learned
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
+from wellcond.diagnosis.trial_result import FALLING, HALF, Attempt, Trial
 from wellcond.remedies.loss_code import wrapped_loss
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR, TRAINING_LOSS
@@ -96,10 +96,11 @@ def _how_it_fails(trial: Trial, own: Attempt, lower: Attempt) -> tuple[str, Seve
     if -fall > rise:
         what = f"the loss rises from {number(trial.loss)} to {number(own.loss)} in {steps} steps"
         return what, "severe" if RISE.is_severe(-fall) or only_lower_learns else "warning"
-    is_lower = lower.loss < LOWER_LOSS.warn * own.loss
+    is_lower = own.loss - lower.loss > (1 - LOWER_LOSS.warn) * abs(own.loss)  # losses may be negative
     if only_lower_learns and is_lower:
         return f"the loss is {number(own.loss)} after {steps} steps, no lower than a constant's", "severe"
-    if trial.trains is False and trial.fall(lower)[0] > max(GAIN.severe, TIMES_AS_FAR.at * fall):
+    tells_apart = own.paired is not None and own.paired.gain > HALF
+    if trial.trains is False and not tells_apart and trial.fall(lower)[0] > max(GAIN.severe, TIMES_AS_FAR.at * fall):
         return f"the loss stays at {number(own.loss)} for {steps} steps", "severe"
     constant = math.inf if trial.constant is None else trial.constant
     if own.loss > ABOVE_CONSTANT.at * constant and lower.loss < BELOW_IT.at * own.loss and not trial.has_learned:
