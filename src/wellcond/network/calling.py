@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +61,25 @@ def group_of(model: nn.Module) -> Any:
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
-    """`model(inputs)` for a tensor, `model(*inputs)` for a tuple or list, `model(**inputs)` for a mapping."""
+    """`model(inputs)` for a tensor, `model(*inputs)` for a tuple or list, `model(**inputs)` for a mapping.
+
+    A tuple of several is passed as it is to a `forward` that takes one argument.
+    """
     if isinstance(inputs, Mapping):
         return model(**inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) and not _is_one(model, inputs) else model(inputs)
+
+
+def _is_one(model: nn.Module, inputs: Sequence[Any]) -> bool:
+    """Whether several inputs are the only argument of a model."""
+    return len(inputs) > 1 and "forward" not in vars(model) and _takes_one(type(model))
+
+
+@functools.cache
+def _takes_one(kind: Any) -> bool:
+    """Whether the `forward` of a class of modules takes one argument."""
+    known = list(inspect.signature(kind.forward).parameters.values())[1:]
+    return len(known) == 1 and known[0].kind in (known[0].POSITIONAL_ONLY, known[0].POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True)
@@ -102,7 +118,7 @@ def arguments_of(function: Callable[..., Any]) -> Arguments:
 
 def why_unfit(model: nn.Module, inputs: Any) -> str:
     """What is wrong with the number or the names of a model's arguments; empty if nothing is wrong."""
-    if not isinstance(inputs, (Mapping, tuple, list)):
+    if not isinstance(inputs, (Mapping, tuple, list)) or (not isinstance(inputs, Mapping) and _is_one(model, inputs)):
         return ""
     known = arguments_of(model)
     if isinstance(inputs, Mapping):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import fmean
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
@@ -65,8 +66,8 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     that were tried, two at least, end no lower than 7 % below a constant (1 % where the own run has less than 50 steps,
     and then only if Adam cannot fit eight examples either) although a probe of the data, by the nearest neighbor, a
     linear or a smooth fit, predicts the targets 8 standard deviations better than chance: then neither the rate nor the
-    labels are to blame. A warning if there is no such probe, and if its own run alone stands still: it moves by less
-    than 0.5 % and less than its standard error. A network that had learned before is not reported.
+    labels are to blame. A warning if there is no such probe, if it still falls, and if its own run alone stands still:
+    it moves by less than 0.5 % and less than its standard error. A network that had learned before is not reported.
     """
     trial = evidence.trial
     if trial is None or trial.has_learned:
@@ -80,7 +81,8 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         return  # what is left are the small differences between targets that are nearly the same
     stands_still = own is not None and trial.trains is False and trial.outcome(own) not in RISING
     is_lost = _is_lost(trial)
-    is_proven = is_lost and (cannot_fit or trial.is_long)
+    still_falls = own is not None and own.loss < ABOVE.at * fmean(own.early)
+    is_proven = is_lost and (cannot_fit or trial.is_long) and not still_falls
     if trial.uphill or not (is_severe or stands_still or is_lost):
         return
     numbers: dict[str, float | str] = {"loss before": trial.loss}
