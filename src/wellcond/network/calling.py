@@ -72,13 +72,13 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 def _is_one(model: nn.Module, inputs: Sequence[Any]) -> bool:
     """Whether several inputs are the only argument of a model."""
-    return len(inputs) > 1 and "forward" not in vars(model) and _takes_one(type(model))
+    return len(inputs) > 1 and "forward" not in vars(model) and _takes_one(type(model).forward)
 
 
 @functools.cache
-def _takes_one(kind: Any) -> bool:
-    """Whether the `forward` of a class of modules takes one argument."""
-    known = list(inspect.signature(kind.forward).parameters.values())[1:]
+def _takes_one(forward: Callable[..., Any]) -> bool:
+    """Whether a `forward` takes one argument, next to the module itself."""
+    _, *known = inspect.signature(forward).parameters.values()
     return len(known) == 1 and known[0].kind in (known[0].POSITIONAL_ONLY, known[0].POSITIONAL_OR_KEYWORD)
 
 
