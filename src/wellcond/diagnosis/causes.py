@@ -155,6 +155,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     "optimizer-setting": ("diverging", "learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
     "lost-updates": ("no-gradient", "learning-rate-too-low", "loss-not-decreasing"),
+    "dropout-in-eval": ("dropout-too-strong",),
     "dropout-too-strong": ("diverging", "learning-rate-too-high", "learning-rate-too-low", "loss-not-decreasing"),
     # what only a recorded run shows
     "gradients-not-cleared": ("data-changed", "loss-spike", "weight-decay-dominates", *_OF_A_WRONG_SCALE),
