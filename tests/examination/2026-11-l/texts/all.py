@@ -1,0 +1,1 @@
+import faults_a, faults_b, faults_c, sound_a, sound_b  # noqa: F401
