@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
+from wellcond.diagnosis import swamped
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspect import inspect
@@ -22,8 +23,16 @@ from wellcond.diagnosis.judge import judged
 from wellcond.diagnosis.probes.behavior import behavior
 from wellcond.diagnosis.rules.batchnorm_mode_gap import separate_passes, slow_statistics
 from wellcond.diagnosis.rules.constant_target import constant_target
+from wellcond.diagnosis.rules.gradient_underflow import gradient_underflow
+from wellcond.diagnosis.rules.labels_unrelated import labels_unrelated, learned_by_heart
+from wellcond.diagnosis.rules.learning_rate_too_high import rises_at_its_own_rate
+from wellcond.diagnosis.rules.learning_rate_too_low import hardly_falls
+from wellcond.diagnosis.rules.loss_not_decreasing import does_not_decrease
+from wellcond.diagnosis.rules.lost_updates import lost_updates
 from wellcond.diagnosis.rules.order_lost import order_lost
+from wellcond.diagnosis.rules.weight_decay_dominates import decay_dominates, penalty_dominates
 from wellcond.diagnosis.trial import trial
+from wellcond.diagnosis.trial_result import Trial
 from wellcond.problem.apart import taken_apart
 
 SLOW = pytest.mark.slow
@@ -298,3 +307,271 @@ def test_ones_that_every_constant_output_fits(frozen: bool, severity: str) -> No
     assert tried.own.loss < 0.05 * tried.loss
     (finding,) = constant_target(Evidence(problem, optimizer, inspect(problem, optimizer), trial=tried))
     assert finding.severity == severity
+
+
+# steps and runs
+
+
+@SLOW
+def test_updates_that_a_network_which_has_learned_loses() -> None:
+    x, y = table()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = Adam(model.parameters(), 1e-2)
+    for _ in range(20):
+        optimizer.zero_grad()
+        CE(model(x), y).backward()
+        optimizer.step()
+    model.bfloat16()
+    problem = wc.Problem(model, lambda f, t: F.cross_entropy(f.float(), t), cut(x.bfloat16(), y))
+    severities = {}
+    for lr in (1e-6, 1e-3):
+        tried = trial(problem, Adam(model.parameters(), lr))
+        assert tried.has_learned
+        severities[lr] = [each.severity for each in lost_updates(Evidence(problem, trial=tried))]
+        if lr == 1e-6:
+            assert tried.few is not None
+            fitted = replace(tried, few=replace(tried.few, after=0.6 * tried.few.before))
+            assert not [*lost_updates(Evidence(problem, trial=fitted))]  # there is nothing more to be learned
+    assert severities == {1e-6: ["severe"], 1e-3: []}
+
+
+@SLOW
+def test_classes_without_structure_that_are_learned_by_heart_are_a_warning() -> None:
+    x, chance = drawn(256, 8), torch.randint(4, (256,), generator=torch.Generator().manual_seed(3))
+    for y, severities in ((chance, ["warning"]), (x[:, :4].argmax(1), [])):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))
+        problem = wc.Problem(model, CE, cut(x, y))
+        tried = trial(problem, Adam(model.parameters(), 1e-2))
+        assert tried.own is not None
+        assert tried.outcome(tried.own) == "learns"
+        assert [each.severity for each in labels_unrelated(Evidence(problem, trial=tried))] == severities
+
+
+def contrast(model: nn.Module, batch: Any) -> Tensor:
+    first, second = (F.normalize(model(each), dim=1) for each in batch)
+    return F.cross_entropy(first @ second.T / 0.5, torch.arange(len(first)))
+
+
+@SLOW
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_two_views_from_two_shuffles_are_learned_by_heart(shuffled: bool) -> None:
+    first, second = (drawn(256, 16) + 0.1 * drawn(256, 16, seed=seed) for seed in (1, 2))
+    order = torch.randperm(256, generator=torch.Generator().manual_seed(5)) if shuffled else torch.arange(256)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 32))
+    problem = taken_apart(wc.Problem.from_step(model, contrast, cut(first, second[order])))
+    tried = trial(problem, Adam(model.parameters(), 1e-2))
+    every = [*learned_by_heart(Evidence(problem, inspection=inspect(problem), trial=tried))]
+    assert [each.severity for each in every] == (["warning"] if shuffled else [])
+
+
+class Factors(nn.Module):
+    """A vector for every user and item."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(64, 8), nn.Embedding(64, 8)
+        for each in (self.users, self.items):
+            nn.init.normal_(each.weight, std=0.3)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        return (self.users(user) * self.items(item)).sum(1)
+
+
+@SLOW
+def test_a_table_of_users_and_items_is_learned_by_heart_on_purpose() -> None:
+    draw = torch.Generator().manual_seed(1)
+    users, items = torch.randint(64, (2, 256), generator=draw)
+    torch.manual_seed(0)
+    model = Factors()
+    batches = [((u, i), r) for u, i, r in cut(users, items, torch.randn(256, generator=draw))]
+    problem = wc.Problem(model, nn.MSELoss(), batches)
+    evidence = Evidence(problem, inspection=inspect(problem), trial=trial(problem, Adam(model.parameters(), 3e-2)))
+    assert not [*learned_by_heart(evidence)]
+    assert evidence.inspection is not None
+    without_names = replace(evidence, inspection=replace(evidence.inspection, inputs=()))
+    assert [*learned_by_heart(without_names)]  # the same run, of inputs that are no names
+
+
+@SLOW
+def test_a_strong_decay_is_tried_before_other_rates() -> None:
+    x, y = table()
+    model = perceptron(depth=4, width=32)
+    problem = wc.Problem(model, CE, cut(x, y))
+    optimizer = Adam(model.parameters(), 1e-2, weight_decay=0.1)
+    tried = trial(problem, optimizer, most=70)
+    assert "no weight decay" in tried.variants
+    assert "lower rates" in tried.left_out
+    (finding,) = decay_dominates(Evidence(problem, optimizer, inspect(problem, optimizer), trial=tried))
+    assert finding.severity == "severe"
+
+
+def penalized(model: nn.Module, batch: Any) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1]) + 0.2 * sum(p.square().sum() for p in model.parameters())
+
+
+def decay_from_one(model: nn.Module, batch: Tensor) -> Tensor:
+    """u' = −2u at points that are drawn, and u(0) = 1 with a weight of 10."""
+    time = batch.clone().requires_grad_()
+    u = model(time)
+    (slope,) = torch.autograd.grad(u.sum(), time, create_graph=True)
+    return (slope + 2 * u).square().mean() + 10 * (model(torch.zeros(1, 1)) - 1).square().mean()
+
+
+@SLOW
+def test_a_penalty_that_outweighs_the_data() -> None:
+    model = perceptron()
+    problem = taken_apart(wc.Problem.from_step(model, penalized, cut(*table())))
+    tried = trial(problem, Adam(model.parameters(), 1e-2))
+    assert tried.swamped is not None
+    assert tried.swamped.others_before > tried.swamped.before
+    by_hand = 0.2 * sum(float(p.detach().square().sum()) for p in model.parameters())
+    assert tried.swamped.others_before == pytest.approx(by_hand, rel=1e-5)
+    assert [each.severity for each in penalty_dominates(Evidence(problem, trial=tried))] == ["severe"]
+
+
+@SLOW
+def test_an_error_at_a_fixed_edge_is_no_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+    points = torch.rand(128, 1, generator=torch.Generator().manual_seed(0))
+    problem = taken_apart(wc.Problem.from_step(model, decay_from_one, [*points.split(16)]))
+    asked: list[bool] = []
+    is_penalty = swamped._is_penalty
+    monkeypatch.setattr(swamped, "_is_penalty", lambda *args: asked.append(is_penalty(*args)) or asked[-1])
+    tried = trial(problem, Adam(model.parameters(), 1e-2))
+    assert asked == [False]
+    assert not [*penalty_dominates(Evidence(problem, trial=tried))]
+
+
+@pytest.mark.parametrize(("dtype", "is_lost"), [(torch.float16, True), (torch.bfloat16, False)])
+def test_a_step_that_enters_autocast_keeps_it(dtype: torch.dtype, is_lost: bool) -> None:
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        with torch.autocast("cpu", dtype):
+            return 1e-6 * F.cross_entropy(model(batch[0]), batch[1])
+
+    problem = wc.Problem.from_step(perceptron(), step, cut(*table()))
+    apart = taken_apart(problem)
+    assert apart is not problem
+    assert apart.precision.autocast == dtype
+    with apart.as_trained():
+        every = [*gradient_underflow(Evidence(apart, inspection=inspect(apart)))]
+    assert [each.severity for each in every] == (["severe"] if is_lost else [])
+
+
+class Blind(nn.Module):
+    """Sees one feature, which tells nothing of the classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.net(x[:, :1])
+        return out
+
+
+@SLOW
+def test_nothing_is_learned_at_three_rates() -> None:
+    x = drawn(512, 8)
+    torch.manual_seed(0)
+    model = Blind()
+    problem = wc.Problem(model, CE, cut(x, x[:, 1:5].argmax(1)))
+    tried = trial(problem, SGD(model.parameters(), 0.1))
+    assert tried.own is not None
+    assert len(tried.attempts) >= 3
+
+    def severity(changed: Trial) -> str:
+        (finding,) = does_not_decrease(Evidence(problem, trial=changed))
+        assert "at no rate from" in finding.summary
+        return finding.severity
+
+    assert severity(tried) == "severe"
+    assert severity(replace(tried, relation=None)) == "warning"  # whether it could be learned is not known
+    falls = replace(tried.own, early=tuple(1.05 * each for each in tried.own.early))
+    assert severity(replace(tried, own=falls)) == "warning"
+    learns = replace(tried.own, after=tuple(0.9 * tried.constant for _ in tried.own.after))  # type: ignore[operator]
+    assert not [*does_not_decrease(Evidence(problem, trial=replace(tried, own=learns)))]
+
+
+@SLOW
+def test_a_rate_that_ends_above_a_constant_where_a_tenth_does_not() -> None:
+    x = drawn(256, 16)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    problem = wc.Problem(model, nn.MSELoss(), cut(x, x[:, :1] * x[:, 1:2] + 10))
+    optimizer = Adam(model.parameters(), 0.3)
+    tried = trial(problem, optimizer)
+    assert tried.own is not None
+    assert tried.constant is not None
+    assert 1.2 * tried.constant < tried.own.loss < tried.loss
+    (finding,) = rises_at_its_own_rate(Evidence(problem, optimizer, trial=tried))
+    assert finding.severity == "severe"
+    assert "above a constant's; at 0.03" in finding.summary
+    lower = replace(tried, own=replace(tried.own, after=tuple(1.1 * tried.constant for _ in tried.own.after)))
+    assert not [*rises_at_its_own_rate(Evidence(problem, optimizer, trial=lower))]
+
+
+class Pooled(nn.Module):
+    """Attention of one query to a set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.attention = nn.Linear(1, 64), nn.MultiheadAttention(64, 4, batch_first=True)
+        self.norm, self.query = nn.LayerNorm(64), nn.Parameter(torch.randn(1, 1, 64))
+        self.last = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, query = self.into(x), self.query.expand(len(x), -1, -1)
+        out: Tensor = self.last(self.norm(query + self.attention(query, h, h, need_weights=False)[0]))
+        return out[:, 0, 0]
+
+
+@SLOW
+def test_a_handful_may_stay_at_the_loss_of_a_constant_for_a_while() -> None:
+    x = torch.rand(256, 8, 1, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    model = Pooled()
+    problem = wc.Problem(model, nn.L1Loss(), cut(x, x.amax((1, 2))))
+    tried = trial(problem, Adam(model.parameters(), 5e-4))
+    few = tried.few
+    assert few is not None
+    assert few.fall < 0.05
+    assert few.later is not None
+    assert few.later < 0.95 * few.after
+    assert not [each for each in does_not_decrease(Evidence(problem, trial=tried)) if each.severity == "severe"]
+    at_rest = replace(tried, few=replace(few, later=few.after))
+    assert [each.severity for each in does_not_decrease(Evidence(problem, trial=at_rest))] == ["severe"]
+
+
+class Words(nn.Module):
+    """word2vec with negative samples: vectors of contexts start at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.contexts = nn.Embedding(400, 50), nn.Embedding(400, 50)
+        nn.init.uniform_(self.words.weight, -0.01, 0.01)
+        nn.init.zeros_(self.contexts.weight)
+
+    def forward(self, word: Tensor, context: Tensor, others: Tensor) -> Tensor:
+        u = self.words(word)
+        of_others = (self.contexts(others) @ u[:, :, None])[..., 0]
+        return -(F.logsigmoid((u * self.contexts(context)).sum(1)) + F.logsigmoid(-of_others).sum(1)).mean()
+
+
+@SLOW
+@pytest.mark.parametrize(("lr", "severities"), [(1e-4, ["severe"]), (12.8, [])])
+def test_a_rate_far_below_its_limit_is_too_low(lr: float, severities: list[str]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    words = torch.randint(400, (4096,), generator=draw)
+    contexts = words // 20 * 20 + torch.randint(20, (4096,), generator=draw)
+    torch.manual_seed(0)
+    model = Words()
+    problem = wc.Problem(model, None, cut(words, contexts, torch.randint(400, (4096, 5), generator=draw), size=512))
+    optimizer = SGD(model.parameters(), lr)
+    limit = wc.max_lr(problem, optimizer)
+    assert limit.value > 100
+    evidence = Evidence(problem, optimizer, trial=trial(problem, optimizer), max_lr=limit)
+    assert [each.severity for each in hardly_falls(evidence)] == severities
