@@ -127,14 +127,14 @@ def test_with_a_baseline_each_result_says_whether_it_is_new(known: set[tuple[str
 @pytest.mark.slow
 def test_a_diagnosis_is_saved_with_the_script_as_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "my train.py"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "my train.py"), raising=False)
     model = nn.Sequential(nn.Linear(3, 2), nn.Softmax(dim=1))
     problem = wc.Problem(model, nn.CrossEntropyLoss(), (torch.randn(8, 3), torch.arange(8) % 2))
     diagnosis = wc.diagnose(problem)
     (run,) = json.loads(diagnosis.save("findings.sarif").read_text(encoding="utf-8"))["runs"]
     assert run["artifacts"] == [{"location": {"uri": "my%20train.py"}}]
     assert [each["ruleId"] for each in run["results"]] == [each.rule for each in diagnosis.findings] != []
-    monkeypatch.delattr(sys.modules["__main__"], "__file__")  # as in a notebook
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)  # as in a notebook
     (run,) = json.loads(diagnosis.save("findings.SARIF").read_text(encoding="utf-8"))["runs"]
     assert run["artifacts"] == [{"location": {"uri": "notebook"}}]
 

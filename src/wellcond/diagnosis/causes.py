@@ -174,8 +174,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "loss-not-decreasing",
     ),
     # scales
-    "unscaled-input": ("bad-initialisation", "constant-feature", *_OF_A_WRONG_SCALE),
-    "unscaled-target": ("bad-initialisation", *_OF_A_WRONG_SCALE),
+    "unscaled-input": ("bad-initialisation", "constant-feature", "term-dominates", *_OF_A_WRONG_SCALE),
+    "unscaled-target": ("bad-initialisation", "term-dominates", *_OF_A_WRONG_SCALE),
     "bad-initialisation": ("attention-saturation", *_OF_A_WRONG_SCALE),
     # the learning rate
     "learning-rate-too-high": (

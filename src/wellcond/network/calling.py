@@ -71,8 +71,9 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 
 def _is_one(model: nn.Module, inputs: Sequence[Any]) -> bool:
-    """Whether several inputs are the only argument of a model."""
-    return len(inputs) > 1 and "forward" not in vars(model) and _takes_one(type(model).forward)
+    """Whether several inputs are the only argument of a model; torch's own modules take a tensor."""
+    is_torchs = type(model).__module__.startswith("torch.")
+    return len(inputs) > 1 and not is_torchs and "forward" not in vars(model) and _takes_one(type(model).forward)
 
 
 @functools.cache
