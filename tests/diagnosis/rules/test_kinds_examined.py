@@ -110,6 +110,9 @@ def test_real_and_generated_examples_in_separate_passes(
     every = [*separate_passes(Evidence(problem, trial=tried))]
     severities = [(each.severity, each.layer, each.evidence["calls"]) for each in every]
     assert severities == ([("severe", "norm", 2)] if is_wrong else [])
+    assert tried.own is not None
+    learns = replace(tried, own=replace(tried.own, after=tuple(0.9 * each for each in tried.before)))
+    assert not [*separate_passes(Evidence(problem, trial=learns))]
 
 
 # sequences
