@@ -24,6 +24,9 @@ ALONE = Threshold(
     origin="a quarter is beyond the noise between two seeds",
 )  # fmt: skip
 
+TELLS_APART = Condition(
+    "(loss with the outputs of other examples − loss) / the larger", 0.5, origin="0.1 to 1 in healthy networks"
+)
 PULL = Threshold(
     "gradient of a term / that of another, in the parameters that they share", 1e3, math.nan,
     origin="the other needs a thousand steps for what the one does in one, as in weight-domination; 70 in sound losses",
@@ -42,9 +45,14 @@ def term_dominates(evidence: Evidence) -> Iterator[Finding]:
     A divergence that is summed where the error is a mean, or a penalty with too large a factor: the best answer to it
     is one that does not depend on the inputs. The other terms have fallen to a hundredth, this one falls by less than
     3 % when the run goes on for half its length, and after a run of the same length without the others it is at 0.75
-    or less. Severe.
+    or less. Severe. Not reported if the network's own run tells examples apart all the same: other examples' outputs
+    would double the loss.
     """
-    swamped = None if evidence.trial is None else evidence.trial.swamped
+    trial = evidence.trial
+    swamped = None if trial is None else trial.swamped
+    paired = None if trial is None or trial.own is None else trial.own.paired
+    if paired is not None and paired.gain > TELLS_APART.at:
+        return
     if swamped is None or swamped.are_of_weights or not ALONE.is_severe(swamped.alone / swamped.together):
         return
     yield Finding(
