@@ -24,7 +24,7 @@ ALONE = Threshold(
     origin="a quarter is beyond the noise between two seeds",
 )  # fmt: skip
 
-TELLS_APART = Condition(
+OWN_PAIRS = Condition(
     "(loss with the outputs of other examples − loss) / the larger", 0.5, origin="0.1 to 1 in healthy networks"
 )
 PULL = Threshold(
@@ -51,7 +51,7 @@ def term_dominates(evidence: Evidence) -> Iterator[Finding]:
     trial = evidence.trial
     swamped = None if trial is None else trial.swamped
     paired = None if trial is None or trial.own is None else trial.own.paired
-    if paired is not None and paired.gain > TELLS_APART.at:
+    if paired is not None and paired.gain > OWN_PAIRS.at:
         return
     if swamped is None or swamped.are_of_weights or not ALONE.is_severe(swamped.alone / swamped.together):
         return
