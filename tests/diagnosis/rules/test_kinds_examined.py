@@ -491,10 +491,11 @@ def test_nothing_is_learned_at_three_rates() -> None:
         assert "at no rate from" in finding.summary
         return finding.severity
 
-    assert severity(tried) == "severe"
-    assert severity(replace(tried, relation=None)) == "warning"  # whether it could be learned is not known
-    falls = replace(tried.own, early=tuple(1.05 * each for each in tried.own.early))
-    assert severity(replace(tried, own=falls)) == "warning"
+    assert tried.few is not None
+    assert tried.few.constant is not None
+    assert severity(tried) == "warning"  # Adam fits a handful: the network may only start slowly
+    unfit = replace(tried.few, after=tried.few.constant, later=tried.few.constant)
+    assert severity(replace(tried, few=unfit)) == "severe"
     learns = replace(tried.own, after=tuple(0.9 * tried.constant for _ in tried.own.after))  # type: ignore[operator]
     assert not [*does_not_decrease(Evidence(problem, trial=replace(tried, own=learns)))]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from statistics import fmean
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
@@ -63,11 +62,12 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     Severe if Adam, at the better of two rates, gets eight examples in 160 steps no further than 5 % below a constant (a
     warning if there is no time for these and the loss fell to a constant's: it may stay there for a while), and the
     network's own run ends no lower than 3 % below a constant. Severe, too, if its own run and those at all other rates
-    that were tried, two at least, end no lower than 7 % below a constant (1 % where the own run has less than 50 steps,
-    and then only if Adam cannot fit eight examples either) although a probe of the data, by the nearest neighbor, a
-    linear or a smooth fit, predicts the targets 8 standard deviations better than chance: then neither the rate nor the
-    labels are to blame. A warning if there is no such probe, if it still falls, and if its own run alone stands still:
-    it moves by less than 0.5 % and less than its standard error. A network that had learned before is not reported.
+    that were tried, two at least, end no lower than 7 % below a constant (1 % where the own run has less than 50 steps)
+    although a probe of the data, by the nearest neighbor, a linear or a smooth fit, predicts the targets 8 standard
+    deviations better than chance, and Adam cannot fit eight examples either: then neither the rate nor the labels are
+    to blame. A warning if it can, or if there is no such probe: the network may only start slowly. A warning, too, if
+    its own run alone stands still: it moves by less than 0.5 % and less than its standard error. A network that had
+    learned before is not reported.
     """
     trial = evidence.trial
     if trial is None or trial.has_learned:
@@ -81,8 +81,6 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         return  # what is left are the small differences between targets that are nearly the same
     stands_still = own is not None and trial.trains is False and trial.outcome(own) not in RISING
     is_lost = _is_lost(trial)
-    still_falls = own is not None and own.loss < ABOVE.at * fmean(own.early)
-    is_proven = is_lost and (cannot_fit or trial.is_long) and not still_falls
     if trial.uphill or not (is_severe or stands_still or is_lost):
         return
     numbers: dict[str, float | str] = {"loss before": trial.loss}
@@ -111,7 +109,7 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         clauses.insert(1, f"at no rate from {rates[0]} to {rates[1]} is anything learned{although}")
     yield Finding(
         rule="loss-not-decreasing",
-        severity="severe" if (is_severe or (is_proven and can_be_told)) and not is_short else "warning",
+        severity="severe" if (is_severe or (is_lost and cannot_fit and can_be_told)) and not is_short else "warning",
         basis="tried",
         summary=f"{'; '.join(clauses)}.",
         evidence=numbers,
