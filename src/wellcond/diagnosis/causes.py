@@ -174,7 +174,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "loss-not-decreasing",
     ),
     # scales
-    "unscaled-input": ("bad-initialisation", "constant-feature", "term-dominates", *_OF_A_WRONG_SCALE),
+    "unscaled-input": ("bad-initialisation", "constant-feature", *_OF_A_WRONG_SCALE),
     "unscaled-target": ("bad-initialisation", "term-dominates", *_OF_A_WRONG_SCALE),
     "bad-initialisation": ("attention-saturation", *_OF_A_WRONG_SCALE),
     # the learning rate

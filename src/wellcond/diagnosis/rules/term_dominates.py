@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.data import is_badly_scaled
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.rules.loss_not_decreasing import NOT_APART, without_learning
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -115,11 +116,13 @@ def pulls_harder(evidence: Evidence) -> Iterator[Finding]:
 
     An error of numbers in thousands next to a cross-entropy, say: what the two share is trained for the one alone. A
     warning; severe if the trial does not show that the network trains. A penalty that is small on purpose has no
-    such large term next to it.
+    such large term next to it; and the error of inputs that are too large is that of unscaled-input.
     """
     terms = None if evidence.behavior is None else evidence.behavior.uneven_terms
     if terms is None or not PULL.is_warning(terms.ratio) or not terms.largest > LARGE.at:
         return
+    if evidence.inspection is not None and any(map(is_badly_scaled, evidence.inspection.inputs)):
+        return  # what is to be given back is as large as these
     yield Finding(
         rule="term-dominates",
         severity="severe" if evidence.trial is not None and not evidence.trial.trains else "warning",
