@@ -17,12 +17,15 @@ from zoo import ARCHITECTURES, integers, normal, seeded
 
 import wellcond as wc
 from wellcond.curvature.hessian import Hessian
+from wellcond.diagnosis import budget as budget_module
 from wellcond.diagnosis import diagnose as diagnose_module
-from wellcond.diagnosis.budget import FAST_PRODUCTS, FAST_SECONDS, FAST_U
+from wellcond.diagnosis.budget import FAST_PRODUCTS, FAST_SECONDS, FAST_U, Budget
 from wellcond.diagnosis.diagnosis import Diagnosis
+from wellcond.diagnosis.on_gpu import OnGpu
 from wellcond.diagnosis.parts import Part
 from wellcond.errors import UnknownLayer
 from wellcond.report.table import Pivot
+from wellcond.results import Cost
 from wellcond.results import quantities as q
 
 LAYER_PARTS = ["inspection", "behavior", "layers", "trial"]
@@ -110,6 +113,59 @@ def test_a_fast_diagnosis_takes_at_most_a_hundred_steps(
     # products are counted as 2 u per batch; at what they can really take, the price holds too
     price = 6.0 if any(isinstance(m, nn.RNNBase) for m in of.model.modules()) else 3.5
     assert spent.u + (price - 2) * spent.matvecs <= FAST_U
+
+
+# the clock of a GPU
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, step_seconds: float) -> None:
+    """Let a GPU's training step take this long, and its passes in full precision the same."""
+    measured = OnGpu(step_seconds, 1.0, 1e9, 10**6, 10**6)
+    monkeypatch.setattr(diagnose_module, "on_gpu", lambda of: measured)
+
+
+@pytest.mark.parametrize(("step_seconds", "seconds"), [(1e-3, 5.0), (0.05, 5.0), (0.2, 20.0)])
+def test_on_a_gpu_a_fast_diagnosis_has_the_seconds_of_a_hundred_steps_or_five(
+    step_seconds: float, seconds: float
+) -> None:
+    budget = Budget("fast", problem(), None, 8, Cost())
+    assert budget.seconds == math.inf
+    assert budget.seconds_left() is None
+    budget.limit_on_gpu(OnGpu(step_seconds, 1.0, 1e9, 8, 10))
+    assert budget.seconds == seconds
+    assert 0.9 * seconds < (budget.seconds_left() or 0.0) <= seconds
+    assert 0.7 * seconds < (budget.seconds_of_trial() or 0.0) <= 0.75 * seconds
+    assert not budget.is_spent
+
+
+def test_on_a_gpu_what_the_clock_leaves_no_time_for_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_module, "GPU_SECONDS", 1e-6)
+    as_on_a_gpu(monkeypatch, 1e-9)
+    diagnosis = wc.diagnose(problem(), None)
+    assert names(diagnosis) == ["inspection", "behavior"]
+    assert set(names(diagnosis, "left out")) >= {"layers", "trial", "Hessian eigenvalues"}
+    assert {"layers", "trial"} <= set(diagnosis.left_out)
+
+
+def test_on_a_gpu_with_time_nothing_is_left_out_and_only_small_matrices_have_all_eigenvalues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(budget_module, "EXACT_ON_GPU", 3)
+    on_cpu = wc.diagnose(problem(), None)
+    as_on_a_gpu(monkeypatch, 1.0)
+    diagnosis = wc.diagnose(problem(), None)
+    assert names(diagnosis) == names(on_cpu)
+    lowered = [
+        (own.x, whole.x)
+        for own, whole in zip(diagnosis.conditioning.values(), on_cpu.conditioning.values(), strict=True)  # type: ignore[union-attr]
+        if whole.x.dimension > 3
+    ]
+    assert lowered
+    for own, whole in lowered:
+        assert own.rank is None
+        assert "by Lanczos on all rows" in own.note
+        assert own.lambda_max == pytest.approx(whole.lambda_max, rel=1e-3)
+        assert own.trace == pytest.approx(whole.trace, rel=1e-6)
 
 
 TROUBLE: dict[str, Callable[[], tuple[wc.Problem, Any]]] = {

@@ -24,7 +24,7 @@ GIB = 2.0**30
 
 
 def planned(**changes: float) -> OnGpu:
-    usual = {"ratio": 1.0, "size": 64, "vector": 1.0, "held": 2.0, "activations": 50.0, "growth": 4.0}
+    usual = {"seconds": 0.1, "ratio": 1.0, "size": 64, "vector": 1.0, "held": 2.0, "activations": 50.0, "growth": 4.0}
     return plan(**(usual | {"is_coupled": False} | changes))  # type: ignore[arg-type]
 
 
@@ -74,7 +74,7 @@ def test_no_plan_holds_more_than_it_says_but_for_one_example() -> None:
 
 
 def test_it_says_what_is_planned() -> None:
-    text = str(OnGpu(4.0, 3 * GIB, 16, 20))
+    text = str(OnGpu(0.1, 4.0, 3 * GIB, 16, 20))
     assert text.startswith("at most 6 GiB on the GPU, 2 times a training step; curvature of 16 examples of a batch")
     assert text.endswith("in float32, which takes 4 times as long")
 

@@ -182,3 +182,17 @@ def test_its_state_continues_it() -> None:
     second.load_state_dict(first.state_dict())
     run(second, range(151, 301))
     assert second.state_dict() == whole.state_dict()
+
+
+def test_what_the_end_of_a_run_takes_is_saved_before_anything_else_is_paid() -> None:
+    """Of 100 steps of one second, 0.9 · 5 s are handed out; with 4 s reserved, half a second is left for turns."""
+    spent = []
+    for reserved in (0.0, 4.0):
+        allowance = Allowance(0.05, {"probe": Activity(Purse(1.0), price=0.01)})
+        allowance.reserve(reserved)
+        for step in range(1, 101):
+            allowance.pass_time(1.0)
+            if allowance.is_turn("probe", step):
+                allowance.charge("probe", 0.01, step)
+        spent.append(allowance.spent)
+    assert spent[1] < 0.55 < spent[0]

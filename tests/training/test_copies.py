@@ -209,6 +209,8 @@ def test_a_run_that_was_parked_goes_on_as_if_it_had_not_been(monkeypatch: pytest
     monkeypatch.setattr(CopyRun, "_move", moved)
     with monkeypatch.context() as patch:
         patch.setattr(parked.problem, "device", PassesForAGpu())
+        patch.setattr(torch.cuda, "memory_allocated", lambda _: 1000)
+        patch.setattr(torch.cuda, "max_memory_allocated", lambda _: 1000)
         context = parked.parked()
         context.__enter__()
     assert places == [("cpu", {"step", "exp_avg", "exp_avg_sq"})]
@@ -218,6 +220,25 @@ def test_a_run_that_was_parked_goes_on_as_if_it_had_not_been(monkeypatch: pytest
     parked.run(3)
     assert parked.losses == straight.losses
     assert all(map(torch.equal, parked.model.parameters(), straight.model.parameters()))
+
+
+@pytest.mark.parametrize("room", [-1, 0])
+def test_a_run_stays_on_a_gpu_if_another_like_it_fits_below_the_peak(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    run = CopyTrainer(problem(model), Adam(model.parameters(), lr=0.1)).start()
+    run.run(1)
+    weights = [*model.parameters()]  # each has a gradient and two moments in float64, and a count of steps in float32
+    size = 4 * 8 * sum(p.numel() for p in weights) + 4 * len(weights) + sum(b.nbytes for b in model.buffers())
+    monkeypatch.setattr(run.problem, "device", PassesForAGpu())
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 1000)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 1000 + size + room)
+    moves: list[Any] = []
+    monkeypatch.setattr(CopyRun, "_move", lambda *args: moves.append(args))
+    with run.parked():
+        pass
+    assert len(moves) == (2 if room < 0 else 0)
 
 
 def test_on_a_cpu_a_parked_run_stays_where_it_is_with_its_gradients() -> None:

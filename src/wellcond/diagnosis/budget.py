@@ -42,6 +42,9 @@ CURVATURE_PARTS = (
 """The last ones: all others have been measured before them."""
 FAST_U, FAST_SECONDS = 100.0, 2.0
 """Most that a fast diagnosis takes: training steps, or seconds on an ordinary core if these allow more steps."""
+GPU_SECONDS = 5.0
+"""Seconds that a fast diagnosis may take on a GPU where `FAST_U` training steps take less. Steps that are bound by the
+launches of their kernels take 10 to 20 ms whatever the batch, and a diagnosis launches several times the kernels."""
 LEVELS = (4 * FAST_U, 2 * FAST_U)
 """Steps of a fast diagnosis of networks whose steps are quick. They are few, so that two runs take the same."""
 SHARE_OF_STEPS = 0.5
@@ -50,6 +53,9 @@ INSPECTION_U = 4.0
 """Cost of the inspection, after which the first findings are there."""
 STEP_TIMED_U = 2.0
 """Cost of the steps that are counted and timed; on a GPU some more are timed, in both precisions."""
+EXACT_ON_GPU = 1024
+"""Longest side of a layer's matrix whose eigenvalues are all computed by a fast diagnosis on a GPU, where those of a
+side of 3,000 take as long as three training steps; of longer ones it has the largest eigenvalue and the trace."""
 LAYER_BATCHES = 4
 """Batches whose layers are measured, for every `FAST_U`: one pass, and the spectra of inputs and output gradients."""
 GRAPH_U = 2.5
@@ -66,8 +72,8 @@ FEWEST_PRODUCTS = 3
 """Products below which a largest eigenvalue is not worth reporting."""
 ENOUGH_PRODUCTS, FAST_PRODUCTS = 8, 24
 """Products of a fast diagnosis; where more fit, they are of more batches, and no more than `FAST_PRODUCTS`."""
-SHARE_OF_TRIAL = 0.4
-"""Share of the trial in the seconds left after the inspection and the layers."""
+SHARE_OF_TRIAL, FAST_SHARE_OF_TRIAL = 0.4, 0.75
+"""Share of the trial in the seconds left after the inspection and the layers; a fast diagnosis takes few products."""
 SHARE_OF_RATE = 0.6
 """Share of the rate in the seconds, if it needs a spectrum of its own: it matters more than the Hessian's."""
 
@@ -80,6 +86,8 @@ TRACE_PRODUCTS = 400
 class Budget:
     """What is left to spend. A fast budget counts training steps, so that a seed fixes the numbers; others seconds.
 
+    On a GPU a fast budget has both limits: what it counts takes longer there than the steps that it is counted in.
+
     Args:
         requested: `"fast"`, `"full"` or seconds.
         problem: What is diagnosed.
@@ -91,6 +99,7 @@ class Budget:
         is_fast: Whether only the largest eigenvalues are measured, without a certificate, and no trace.
         rate_is_apart: Whether the rate depends on another matrix than the Hessian, as with Adam.
         most: Steps that a fast diagnosis may take, in u; infinite for others.
+        seconds: Seconds that it may take; infinite on a CPU, unless they are what was requested.
         on_gpu: What full precision takes on a GPU, once it is known; None on a CPU.
         prices: Estimate of each part's cost, in u, in the order in which they are measured.
     """
@@ -105,7 +114,7 @@ class Budget:
     ) -> None:
         self.is_fast = requested == "fast"
         self.seconds = math.inf if isinstance(requested, str) else float(requested)
-        self._deadline = time.perf_counter() + self.seconds
+        self._began = time.perf_counter()
         self._problem, self._before, self._batch_size = problem, before, batch_size
         self.rate_is_apart = optimizer is not None and not _follows_the_gradient(problem, optimizer)
         self._product = product_price(problem.model) + PRECONDITIONED_U * self.rate_is_apart
@@ -128,6 +137,12 @@ class Budget:
             self.most = next(fitting, FAST_U)
             self.prices = self._planned()
 
+    def limit_on_gpu(self, on_gpu: OnGpu | None) -> None:
+        """On a GPU the clock counts too: passes of probes and copies take longer there than those of training."""
+        self.on_gpu = on_gpu
+        if on_gpu is not None:
+            self.seconds = max(GPU_SECONDS, FAST_U * on_gpu.step_seconds)
+
     @property
     def left(self) -> float:
         """Training steps that are left, in u."""
@@ -139,6 +154,11 @@ class Budget:
         batches = self._problem.batch_count
         slower = 1.0 if self.on_gpu is None else self.on_gpu.slower
         return min(batches, max(1, int(LAYER_BATCHES * self.most / FAST_U / slower))) if self.is_fast else batches
+
+    @property
+    def exact(self) -> int | None:
+        """Longest side of a layer's matrix whose eigenvalues are all computed; None: as in `conditioning`."""
+        return EXACT_ON_GPU if self.is_fast and self.on_gpu is not None else None
 
     @property
     def least_curvature(self) -> float:
@@ -213,13 +233,18 @@ class Budget:
             self._products -= products + 1
 
     def seconds_left(self, share: float = 1.0) -> float | None:
-        """A share of the seconds that are left; None if the budget is not in seconds."""
-        return None if self.seconds == math.inf else max(share * (self._deadline - time.perf_counter()), 1e-9)
+        """A share of the seconds that are left; None if they are not limited."""
+        left = self._began + self.seconds - time.perf_counter()
+        return None if self.seconds == math.inf else max(share * left, 1e-9)
+
+    def seconds_of_trial(self) -> float | None:
+        """Seconds after which the trial begins no further run; None if they are not limited."""
+        return self.seconds_left(FAST_SHARE_OF_TRIAL if self.is_fast else SHARE_OF_TRIAL)
 
     @property
     def is_spent(self) -> bool:
         """Whether no time is left for another part."""
-        return time.perf_counter() >= self._deadline
+        return time.perf_counter() >= self._began + self.seconds
 
 
 def check_budget(requested: object) -> None:

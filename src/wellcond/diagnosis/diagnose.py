@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from wellcond.diagnosis.budget import SHARE_OF_TRIAL, Budget, PartName, check_budget
+from wellcond.diagnosis.budget import Budget, PartName, check_budget
 from wellcond.diagnosis.curvature import with_curvature
 from wellcond.diagnosis.diagnosis import ASSUMED_LR, Diagnosis, about
 from wellcond.diagnosis.evidence import Evidence
@@ -172,16 +172,14 @@ def diagnose(
 
 
 def _step_seconds(problem: Problem) -> float:
-    """What a training step takes here."""
+    """What a training step takes on a CPU."""
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         index, batch = next(data)
-        # other work of the machine does not count on a CPU; what a GPU does, this thread only waits for
-        clock = time.thread_time if problem.device.type == "cpu" else time.perf_counter
-        began = clock()
+        began = time.thread_time()  # other work of the machine does not count
         loss = problem.training_loss(index, batch)
         gradients = problem.gradient(loss, [*problem.params.values()], allow_unused=True)
         float(sum(g.flatten()[0] for g in gradients if g is not None and g.numel()))
-        return clock() - began
+        return time.thread_time() - began
 
 
 def _first_batch_size(problem: Problem) -> int:
@@ -208,8 +206,9 @@ def _probed(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
         if budget.is_fast and (inspection is None or inspection.can_step):
             with failures.recording("what a training step takes"):
                 budget.extend(nominal_step_seconds(evidence.problem))
-                budget.on_gpu = on_gpu(evidence.problem)
-                parts.announce(budget.most, budget.most * _step_seconds(evidence.problem))
+                budget.limit_on_gpu(on_gpu(evidence.problem))
+                on_cpu = budget.on_gpu is None
+                parts.announce(budget.most, budget.most * _step_seconds(evidence.problem) if on_cpu else budget.seconds)
         shown = behavior(evidence.problem)
         return replace(shown, failures=(*failures.recorded, *shown.failures))
 
@@ -241,7 +240,7 @@ def _with_layers(
     def in_one_pass(report: Progress) -> tuple[LayerPass, Gradients]:
         if not isinstance(problem.batches, (list, tuple)):
             problem.check()  # that another pass over a loader sees the same
-        one_pass = layer_pass(problem, layers=layers, progress=report)
+        one_pass = layer_pass(problem, layers=layers, exact=budget.exact, progress=report)
         return one_pass, Gradients.of(problem, one_pass.loss, one_pass.gradients)
 
     try:
@@ -270,7 +269,7 @@ def _tried(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
         optimizer = torch.optim.SGD(problem.params.values(), ASSUMED_LR, DEFAULT_MOMENTUM)
     noise = None if evidence.behavior is None else evidence.behavior.noise
     dropped = () if noise is None else noise.training
-    seconds = budget.seconds_left(SHARE_OF_TRIAL)
+    seconds = budget.seconds_of_trial()
     peak = 0.0 if evidence.schedule is None else evidence.schedule.highest
     most, spare = budget.left, budget.least_curvature
 

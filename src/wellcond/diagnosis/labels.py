@@ -17,6 +17,8 @@ from wellcond.problem.problem import Problem
 
 EXAMPLES_READ = 1024
 BATCHES_READ = 64
+MOST_ON_DEVICE = 2**25
+"""Numbers that are probed where they are, in 256 MiB; more are probed on the CPU, to leave a GPU's memory to others."""
 SHUFFLES = 100
 MOST_COLUMNS = 16
 """Columns of the targets; more classes or outputs are projected at random to this number."""
@@ -108,7 +110,7 @@ def left_out_prediction(features: Tensor, targets: Tensor) -> Prediction:
     if len(x) < 3 or not x.shape[1] or not bool((y != y[0]).any()):
         return Prediction(0.0, 1.0)
     x = (x - x.mean(0)) / x.std(0)
-    errors = _left_out(x @ x.T, min(x.shape), y, _orders(len(x))).errors
+    errors = _left_out(x @ x.T, min(x.shape), y, _orders(len(x)).to(x.device)).errors
     return Prediction(_deviations(errors), float(errors[0] / (y - y.mean(0)).square().sum()))
 
 
@@ -127,6 +129,8 @@ def relation(problem: Problem) -> Relation | None:
         return None
     x = torch.cat([x for x, _ in pairs])[:EXAMPLES_READ]
     labels = torch.cat([y for _, y in pairs])[:EXAMPLES_READ]
+    if x.numel() > MOST_ON_DEVICE:
+        x, labels = x.cpu(), labels.cpu()
     is_regression = labels.is_floating_point() and not bool(((labels == 0) | (labels == 1)).all())
     return related(x.flatten(1).double(), columns(labels), is_regression)
 
@@ -137,7 +141,7 @@ def related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
     if len(x) < 3 or not x.shape[1] or not bool(x.isfinite().all()) or not bool((y != y[0]).any()):
         return None
     x = (x - x.mean(0)) / x.std(0)
-    orders = _orders(len(x))
+    orders = _orders(len(x)).to(x.device)
     distances = torch.cdist(x, x)
     kernel = (-0.5 * (distances / distances.median()).square()).exp()
     nearest = distances.fill_diagonal_(math.inf).argmin(1)
@@ -191,8 +195,8 @@ def _read(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
             if len(x[0]) != len(y[0]) or y[0][0].numel() > (1 if is_index else MOST_OUTPUTS) or x[0] is y[0]:
                 return
             yield (
-                x[0].detach().cpu(),
-                y[0].detach().cpu().flatten(1) if y[0].dim() > 1 else y[0].detach().cpu()[:, None],
+                x[0].detach(),
+                y[0].detach().to(x[0].device).flatten(1) if y[0].dim() > 1 else y[0].detach().to(x[0].device)[:, None],
             )
             seen += len(x[0])
             if seen >= EXAMPLES_READ:
@@ -218,7 +222,7 @@ def mixed(y: Tensor) -> Tensor:
     if y.shape[1] <= MOST_COLUMNS:
         return y
     mix = torch.randn(y.shape[1], MOST_COLUMNS, generator=torch.Generator().manual_seed(1), dtype=y.dtype)
-    return y @ mix
+    return y @ mix.to(y.device)
 
 
 class _LeftOut(NamedTuple):
@@ -231,7 +235,7 @@ class _LeftOut(NamedTuple):
 def _left_out(gram: Tensor, rank: int, y: Tensor, orders: Tensor) -> _LeftOut:
     n = len(gram)
     ridge = max(RIDGE * float(gram.trace()) / rank, 1e-9)
-    hat = torch.linalg.solve(gram + ridge * torch.eye(n, dtype=gram.dtype), gram).T + 1 / n
+    hat = torch.linalg.solve(gram + ridge * torch.eye(n, dtype=gram.dtype, device=gram.device), gram).T + 1 / n
     targets = (y - y.mean(0))[orders].movedim(0, 1).flatten(1)
     errors = (targets - hat @ targets) / (1 - hat.diagonal()).clamp_min(1e-6)[:, None]
     return _LeftOut(errors.square().sum(0).view(len(orders), -1).sum(1), y - errors[:, : y.shape[1]])

@@ -37,12 +37,14 @@ class OnGpu:
     """A training step, and what is planned by it.
 
     Attributes:
+        step_seconds: Seconds of its passes, as trained.
         slower: Seconds of a pass in full precision over those as trained: a power of two.
         step_bytes: Memory of a training step at its peak, by an optimizer like Adam.
         examples: Examples of each batch whose curvature is measured.
         products: Most Hessian products whose vectors fit.
     """
 
+    step_seconds: float
     slower: float
     step_bytes: float
     examples: int
@@ -73,6 +75,7 @@ def on_gpu(problem: Problem) -> OnGpu | None:
     now = precision_now()
     is_half = now is not None and now.autocast is not None
     return plan(
+        seconds=trained,
         ratio=full / trained,
         size=size,
         vector=vector,
@@ -84,11 +87,20 @@ def on_gpu(problem: Problem) -> OnGpu | None:
 
 
 def plan(
-    *, ratio: float, size: int, vector: float, held: float, activations: float, growth: float, is_coupled: bool
+    *,
+    seconds: float,
+    ratio: float,
+    size: int,
+    vector: float,
+    held: float,
+    activations: float,
+    growth: float,
+    is_coupled: bool,
 ) -> OnGpu:
     """Examples and products that fit into the seconds and the memory.
 
     Args:
+        seconds: Seconds of a training step's passes.
         ratio: Seconds of a pass in full precision over those as trained.
         size: Examples in a batch.
         vector: Bytes of all parameters.
@@ -98,8 +110,9 @@ def plan(
         is_coupled: Whether examples of a batch depend on each other.
 
     Example:
-        >>> plan(ratio=3.7, size=32, vector=1.0, held=1.0, activations=9.0, growth=8.0, is_coupled=False)
-        OnGpu(slower=4.0, step_bytes=13.0, examples=4, products=10)
+        >>> sizes = {"vector": 1.0, "held": 1.0, "activations": 9.0, "growth": 8.0}
+        >>> plan(seconds=0.1, ratio=3.7, size=32, is_coupled=False, **sizes)
+        OnGpu(step_seconds=0.1, slower=4.0, step_bytes=13.0, examples=4, products=10)
     """
     slower = min(max(2.0 ** round(math.log2(ratio)), 1.0), MOST_SLOWER)
     step = held + (STEP_COPIES - 1) * vector + activations
@@ -108,7 +121,7 @@ def plan(
     fewest = min(FEWEST_COUPLED, size) if is_coupled else 1
     examples = int(min(max(min(size / slower, by_memory), fewest), size))
     left = room - growth * activations * examples / size
-    return OnGpu(slower, step, examples, max(int(left / vector), 0))
+    return OnGpu(seconds, slower, step, examples, max(int(left / vector), 0))
 
 
 def with_fewer_examples(problem: Problem, examples: int) -> Problem:

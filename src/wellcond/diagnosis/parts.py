@@ -105,7 +105,7 @@ class Parts:
             self._end(name, "interrupted", INTERRUPTED)
             return None
         if self._budget.is_spent and not is_free:
-            self._end(name, "left out", f"the {self._budget.seconds:g} s of the budget were spent; {WITH_FULL}")
+            self._end(name, "left out", f"the {self._budget.seconds:.3g} s of the budget were spent; {WITH_FULL}")
             return None
         report = self._report(name)
         of = self._problem if of is None else of

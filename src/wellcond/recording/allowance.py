@@ -145,6 +145,10 @@ class Allowance:
         self.spent += seconds
         self.wall += seconds
 
+    def reserve(self, seconds: float) -> None:
+        """The end of the run will take this long: it is saved before anything else is paid."""
+        self._fund -= seconds
+
     def charge(self, part: str, seconds: float, step: int) -> None:
         """A part had a turn at this step, and took this long."""
         self.spent += seconds

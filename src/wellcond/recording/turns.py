@@ -20,6 +20,7 @@ from wellcond.recording.probes.probing import (
     CONDITIONING,
     CURVATURE,
     GRADIENT_OF_FEW,
+    INSPECTION,
     PASS,
     SHIFT,
     Probing,
@@ -38,8 +39,11 @@ LOOKS, LONGEST_LOOK = 25, 25
 FEWEST_EXCESSES, MOST_EXCESSES = 5, 25
 """Steps of which everything was read whose median excess over usual steps is charged too."""
 JUDGING = "judging"
-REHEARSED = (CURVATURE, CONDITIONING, SHIFT, PASS)
+REHEARSED = (CURVATURE, CONDITIONING, SHIFT, PASS, GRADIENT_OF_FEW)
 """Probes that run at the first step on a GPU."""
+INSPECTION_OVER_CONDITIONING = 12.0
+"""Seconds of the first inspection over those of the conditioning of some layers, where launches of kernels take most of
+both: 12 to 16 for ResNet-20 and a small GPT on an H200."""
 
 
 def all_parts() -> dict[str, Activity]:
@@ -184,7 +188,8 @@ class Turns:
     def _rehearse(self, step: int, batch: Any) -> None:
         """Run every probe twice, which no purse pays: on a GPU the first run loads kernels and takes far longer.
 
-        An inspection, which is rare, is not worth it.
+        An inspection, which is rare, is not worth it: its price is estimated. And rules are applied, since what their
+        last time takes, at the end of the run, has to be saved for from now on.
         """
         began = self._clock()
         before = self._weights_before()
@@ -198,7 +203,13 @@ class Turns:
             if rows:
                 self._allowance.parts[part].know_price(self._clock() - run_began, step)
                 self.rows += self._sampling.unseen(rows) if part == PASS else rows
-        self.fetch()
+        conditioning = self._allowance.parts[CONDITIONING]
+        if conditioning.turns:
+            inspection = self._allowance.parts[INSPECTION]
+            inspection.know_price(INSPECTION_OVER_CONDITIONING * conditioning.price, step)
+        judging_began = self._clock()
+        self.judge(step, wait=True)
+        self._allowance.reserve(max(0.0, self._clock() - judging_began))
         seconds = max(0.0, self._clock() - began)
         self._charged += seconds
         self._allowance.start_up(seconds)

@@ -399,23 +399,30 @@ class CopyRun:
     def parked(self) -> Iterator[None]:
         """Inside, a copy on a GPU lies in the memory of the host, with its optimizer's state: another run has the room.
 
-        Gradients are dropped; the next step computes its own.
+        Gradients are dropped; the next step computes its own. A copy stays where it is if another one like it fits
+        below the peak of what the GPU has held so far: moving it takes as long as dozens of steps.
         """
         device = self.problem.device
-        if device.type == "cpu":
-            yield
-            return
         on_device = [
             (state, name)
             for state in self.optimizer.state.values()
             for name, value in state.items()
             if isinstance(value, Tensor) and value.device == device
         ]
+        if device.type == "cpu" or self._fits_again(state[name] for state, name in on_device):
+            yield
+            return
         self._move("cpu", on_device)
         try:
             yield
         finally:
             self._move(device, on_device)
+
+    def _fits_again(self, states: Iterable[Tensor]) -> bool:
+        weights = [*self.model.parameters(), *self.model.buffers()]
+        size = sum(t.numel() * t.element_size() for t in (*weights, *self.model.parameters(), *states))  # and gradients
+        device = self.problem.device
+        return torch.cuda.memory_allocated(device) + size <= torch.cuda.max_memory_allocated(device)
 
     def _move(self, device: torch.device | str, states: Iterable[tuple[Any, str]]) -> None:
         for p in self.model.parameters():

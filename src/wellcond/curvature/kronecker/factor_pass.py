@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wellcond.curvature import coupling
 from wellcond.curvature.fisher import Labels, likelihood_of
 from wellcond.curvature.ggn import tensor_outputs
+from wellcond.curvature.kronecker import second_moment
 from wellcond.curvature.kronecker.rows import TOGETHER, Workspace
 from wellcond.curvature.kronecker.rule_check import RuleCheck
 from wellcond.curvature.kronecker.second_moment import SecondMoment, compute_eigenvalues
@@ -63,6 +64,7 @@ class FactorPass:
         convolution: What one row of a convolution is.
         labels: Labels that give g.
         seed: Seed of sampled labels.
+        exact: Longest side of a matrix whose eigenvalues are all computed; None: `EXACT`.
         spectra_only: Whether the factors may be reduced to their eigenvalues as soon as they are complete.
         on_batch: Called with every batch's evaluation and the gradient of its loss in all parameters.
         around: Context to enter around every forward pass, without the loss.
@@ -76,6 +78,7 @@ class FactorPass:
         labels: Labels,
         seed: int,
         *,
+        exact: int | None = None,
         spectra_only: bool = False,
         on_batch: Callable[[Evaluation, Gradients], None] | None = None,
         around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
@@ -84,6 +87,7 @@ class FactorPass:
         self.modules = chosen_layers(problem.model, layers)
         self.is_restricted = layers is not None
         self.on_batch, self.around = on_batch, around
+        self._exact = second_moment.EXACT if exact is None else exact
         self._rules = {name: rule for name, module in self.modules.items() if (rule := rule_for(module)) is not None}
         self._checks = {
             name: RuleCheck(problem, module) for name, module in self.modules.items() if has_own_forward(module)
@@ -153,7 +157,10 @@ class FactorPass:
             return None
         rule = self._rules[name]
         if name not in self._layers:
-            moments = (SecondMoment(f"{matrix} of layer {name!r}", name, self._workspace) for matrix in ("Σx", "Σ∇h"))
+            moments = (
+                SecondMoment(f"{matrix} of layer {name!r}", name, self._workspace, self._exact)
+                for matrix in ("Σx", "Σ∇h")
+            )
             self._layers[name] = LayerFactors(type(module).__name__, rule.note, *moments)
         if isinstance(rule, EmbeddingRule):
             self._layers[name].x.add_diagonal(rule.token_counts(module, x), x.numel())

@@ -34,13 +34,14 @@ class SecondMoment:
     """E[r rᵀ] of rows of d features, in groups, uncentered and in float64.
 
     n < d rows have an n × n matrix of inner products, with the non-zero eigenvalues of the d × d matrix. If both sides
-    are above `EXACT`, the rows are stored, or a uniform sample that fits, for the largest eigenvalue; but one-hot rows
+    are above `exact`, the rows are stored, or a uniform sample that fits, for the largest eigenvalue; but one-hot rows
     have a diagonal matrix.
 
     Attributes:
         what: Name in messages.
         layer: Layer it belongs to.
         workspace: Workspace shared with the moments of other layers.
+        exact: Longest side of a matrix whose eigenvalues are all computed.
         groups: Number of matrices.
         dimension: d, the side of each matrix.
         count: Number of rows added so far.
@@ -49,6 +50,7 @@ class SecondMoment:
     what: str
     layer: str = ""
     workspace: Workspace = field(default_factory=Workspace, repr=False)
+    exact: int = field(default_factory=lambda: EXACT)
     groups: int = 0
     dimension: int = 0
     count: int = 0
@@ -147,7 +149,7 @@ class SecondMoment:
 
     @property
     def _matrix_fits(self) -> bool:
-        return self.dimension <= EXACT and 8 * self.groups * self.dimension**2 <= LIMIT
+        return self.dimension <= self.exact and 8 * self.groups * self.dimension**2 <= LIMIT
 
     # what it holds
 
@@ -161,7 +163,7 @@ class SecondMoment:
     def is_known(self) -> bool:
         """Whether there are rows and all eigenvalues can be computed."""
         self.workspace.multiply()
-        has_few_rows = not self._rows.is_sample and self._rows.count <= EXACT
+        has_few_rows = not self._rows.is_sample and self._rows.count <= self.exact
         return self.count > 0 and not self._refusal and has_few_rows
 
     @property
@@ -175,9 +177,11 @@ class SecondMoment:
         sizes = f"{self.what} is {self.dimension:,} × {self.dimension:,}, of {self.count:,} rows"
         if self._refusal:
             return f"{sizes}: {self._refusal}"
+        is_lowered = self.exact < EXACT
+        cure = f"Call wc.conditioning(problem, layers={self.layer!r})" if is_lowered else "Measure fewer examples"
         return (
-            f"{sizes}: both sides are above {EXACT:,}, so λ_max and the trace are available, κ and the rank are not. "
-            "Measure fewer examples to get all of them"
+            f"{sizes}: both sides are above {self.exact:,}, so λ_max and the trace are available, κ and the rank are "
+            f"not. {cure} to get all of them"
         )
 
     @property

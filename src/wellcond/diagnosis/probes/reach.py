@@ -90,12 +90,12 @@ def _changed(subject: Subject, factor: float, added: float, of_single: float) ->
 def larger_weights(problem: Problem, factor: float, added: float, of_single: float) -> Iterator[None]:
     """The model with other weights, as in `WEIGHT_CHANGES`, while inside."""
     params = list(problem.params.values())
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator(problem.device).manual_seed(0)  # there: moving as many numbers as weights takes long
     with isolation.parameters_kept(params):
         for p in params:
             # a layer that starts at zero need not stay there
-            data = p.data if bool(p.any()) else SMALL * torch.randn(p.shape, generator=draw).to(p)
-            sign = torch.randint(2, p.shape, generator=draw).to(p) * 2 - 1
+            data = p.data if bool(p.any()) else SMALL * torch.randn(p.shape, generator=draw, device=p.device).to(p)
+            sign = torch.randint(2, p.shape, generator=draw, device=p.device).to(p) * 2 - 1
             p.data = factor * sign * data if p.numel() > 1 else of_single * p.data + added
         yield
 

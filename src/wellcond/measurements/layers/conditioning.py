@@ -198,6 +198,7 @@ def conditioning_table(
     layers: str | Collection[str] | None = None,
     convolution: ConvolutionRows = "position",
     labels: Labels = "data",
+    exact: int | None = None,
     on_batch: Callable[[Evaluation, Gradients], None] | None = None,
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     progress: Progress | None = None,
@@ -205,11 +206,12 @@ def conditioning_table(
     """The table without Fisher matrices, from one pass over the data that others can watch.
 
     Args:
-        problem: As in `conditioning`, like all arguments but the next two.
+        problem: As in `conditioning`, like all arguments but the next three.
         p: Shares for which κ_p is computed.
         layers: Names of layers to restrict to.
         convolution: What counts as one row of a convolution.
         labels: Labels that give the gradients.
+        exact: Longest side of a matrix whose eigenvalues are all computed, not only the largest; None: 4,096.
         on_batch: Called with every batch's evaluation and the gradient of its loss in all parameters.
         around: Context to enter around every forward pass, without the loss.
         progress: Called as (current task, share of all work done).
@@ -217,7 +219,7 @@ def conditioning_table(
     before = problem.cost
     halves = None if progress is None else (lambda what, share: progress(what, share / 2))
     watched = FactorPass(
-        problem, layers, convolution, labels, seed=0, spectra_only=True, on_batch=on_batch, around=around
+        problem, layers, convolution, labels, seed=0, exact=exact, spectra_only=True, on_batch=on_batch, around=around
     )
     factors, not_covered = watched.run(halves)
     cost = problem.cost - before

@@ -30,13 +30,18 @@ class LayerPass:
 
 
 def layer_pass(
-    problem: Problem, *, layers: str | Collection[str] | None = None, progress: Progress | None = None
+    problem: Problem,
+    *,
+    layers: str | Collection[str] | None = None,
+    exact: int | None = None,
+    progress: Progress | None = None,
 ) -> LayerPass:
     """The results of `loss_and_gradients`, `conditioning` and `neurons` for the price of `conditioning` alone.
 
     Args:
         problem: The model, loss and data.
         layers: Names of layers, or of modules that hold them, to which the two tables are restricted.
+        exact: Longest side of a matrix whose eigenvalues are all computed, not only the largest; None: 4,096.
         progress: Called as (current task, share of all work done).
 
     Raises:
@@ -44,7 +49,9 @@ def layer_pass(
         UnknownLayer: A name is neither that of a layer nor of a module that holds one.
     """
     units, total = ReluUnits(problem.model, layers), _Mean()
-    table = conditioning_table(problem, layers=layers, on_batch=total.add, around=units.watched, progress=progress)
+    table = conditioning_table(
+        problem, layers=layers, exact=exact, on_batch=total.add, around=units.watched, progress=progress
+    )
     relus = NeuronTable(units.by_layer(), total.examples, table.cost)
     return LayerPass(total.loss, total.gradients, table, relus)
 
