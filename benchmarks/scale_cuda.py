@@ -117,6 +117,10 @@ def _set_tf32(allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = allowed
 
 
+WARM_UP, TIMED = 4, 12
+"""Steps of the script itself that are taken, and of which the median is a training step."""
+
+
 class Meter:
     """Seconds, u and peak memory of calls, next to those of the script's own training step."""
 
@@ -132,15 +136,17 @@ class Meter:
             optimizer.step()
 
         before = {name: value.clone() for name, value in model.state_dict().items()}
+        for i in range(WARM_UP):
+            step(batches[i % len(batches)])
+        self._reset()
         seconds = []
-        for i in range(8):
-            self._reset()
+        for i in range(TIMED):  # one after another, as in training: no memory is freed in between
             began = time.perf_counter()
             step(batches[i % len(batches)])
             self._wait()
             seconds.append(time.perf_counter() - began)
-            self.peak = self._peak()
-        self.step_seconds = statistics.median(seconds[3:])
+        self.peak = self._peak()
+        self.step_seconds = statistics.median(seconds)
         optimizer.zero_grad()
         model.load_state_dict(before)
 

@@ -120,7 +120,7 @@ def test_a_fast_diagnosis_takes_at_most_a_hundred_steps(
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, step_seconds: float) -> None:
     """Let a GPU's training step take this long, and its passes in full precision the same."""
-    measured = OnGpu(step_seconds, 1.0, 1e9, 10**6, 10**6)
+    measured = OnGpu(step_seconds, 1.0, 1e9, 10**6, 10**6, 10**6)
     monkeypatch.setattr(diagnose_module, "on_gpu", lambda of: measured)
 
 
@@ -131,7 +131,7 @@ def test_on_a_gpu_a_fast_diagnosis_has_the_seconds_of_a_hundred_steps_or_five(
     budget = Budget("fast", problem(), None, 8, Cost())
     assert budget.seconds == math.inf
     assert budget.seconds_left() is None
-    budget.limit_on_gpu(OnGpu(step_seconds, 1.0, 1e9, 8, 10))
+    budget.limit_on_gpu(OnGpu(step_seconds, 1.0, 1e9, 8, 8, 10))
     assert budget.seconds == seconds
     assert 0.9 * seconds < (budget.seconds_left() or 0.0) <= seconds
     assert 0.7 * seconds < (budget.seconds_of_trial() or 0.0) <= 0.75 * seconds

@@ -51,6 +51,13 @@ def test_memory_is_twice_that_of_a_step_by_hand() -> None:
     assert (result.examples, result.products) == (16, 52)
 
 
+def test_layers_have_the_memory_that_a_gradient_leaves_by_hand() -> None:
+    """Of 110 vectors 2 are held and 2 are the gradient's: 106 / (4 · 50 / 64) = 33.9 examples."""
+    assert planned().layer_examples == 33
+    assert planned(growth=1.0).layer_examples == 64
+    assert planned(growth=1000.0, is_coupled=True).layer_examples == FEWEST_COUPLED
+
+
 def test_examples_that_depend_on_each_other_are_not_too_few() -> None:
     assert planned(ratio=16.0, held=1e9).examples == 4
     assert planned(ratio=16.0, held=1e9, is_coupled=True).examples == FEWEST_COUPLED
@@ -74,8 +81,8 @@ def test_no_plan_holds_more_than_it_says_but_for_one_example() -> None:
 
 
 def test_it_says_what_is_planned() -> None:
-    text = str(OnGpu(0.1, 4.0, 3 * GIB, 16, 20))
-    assert text.startswith("at most 6 GiB on the GPU, 2 times a training step; curvature of 16 examples of a batch")
+    text = str(OnGpu(0.1, 4.0, 3 * GIB, 32, 16, 20))
+    assert text.startswith("at most 6 GiB on the GPU, 2 times a training step; layers of 32 and curvature of 16")
     assert text.endswith("in float32, which takes 4 times as long")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Iterator
@@ -15,8 +16,11 @@ from torch.nn import functional as F
 from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
+from wellcond.diagnosis import diagnose as diagnose_module
+from wellcond.diagnosis import labels as labels_module
+from wellcond.diagnosis import mini_batches as mini_batches_module
 from wellcond.diagnosis.labels import relation
-from wellcond.diagnosis.mini_batches import cut, mini_batches
+from wellcond.diagnosis.mini_batches import cut, mini_batches, with_fewer_outputs
 from wellcond.diagnosis.token_labels import token_relation
 from wellcond.diagnosis.trial import trial, trial_price
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
@@ -244,6 +248,13 @@ def test_neighbors_and_a_linear_fit_tell_labels_from_shuffled_ones() -> None:
     assert related.structure == shuffled.structure > 1.5
 
 
+def test_of_large_inputs_every_few_numbers_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = clusters()
+    whole = relation(problem(network(features=4), (x[:, ::2].contiguous(), y)))
+    monkeypatch.setattr(labels_module, "MOST_FEATURES", math.ceil(x.shape[1] / 2))
+    assert relation(problem(batches=(x, y))) == whole
+
+
 def test_noise_has_no_structure_and_tokens_are_not_probed() -> None:
     x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
     noise = relation(problem(batches=(x, torch.arange(256) % 4)))
@@ -360,3 +371,35 @@ def test_classes_that_do_not_occur_add_nothing_to_the_loss_of_a_constant() -> No
     labels = torch.tensor([0, 0, 1, 1, -100])
     loss = constant_loss(nn.functional.cross_entropy, CrossEntropy(1), [torch.randn(5, 5)], [labels])
     assert loss == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize(("most", "examples"), [(96, 32), (95, 31), (30, 10), (1, 2)])
+def test_probes_see_as_many_examples_as_have_few_outputs_but_two_at_least(
+    most: int, examples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mini_batches_module, "MOST_OUTPUTS", most)
+    batches = [(torch.randn(32, 4), torch.randn(32, 3)) for _ in range(2)]
+    of = wc.Problem(nn.Linear(4, 3), nn.MSELoss(), batches, dropout=3)
+    fewer = with_fewer_outputs(of, 32 * 3)
+    assert (fewer is of) == (examples == 32)
+    with fewer.measuring(), contextlib.closing(fewer.data()) as data:
+        _, (x, y) = next(data)
+    assert torch.equal(x, batches[0][0][:examples])
+    assert torch.equal(y, batches[0][1][:examples])
+    assert fewer.dropout == 3
+
+
+def test_a_diagnosis_probes_a_part_of_a_batch_with_very_many_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mini_batches_module, "MOST_OUTPUTS", 30)
+    seen: list[int] = []
+    real = diagnose_module.behavior
+
+    def watched(of: wc.Problem) -> Any:
+        seen.append(len(of.batches[0][0]))
+        return real(of)
+
+    monkeypatch.setattr(diagnose_module, "behavior", watched)
+    of = wc.Problem(nn.Linear(4, 3), nn.MSELoss(), (torch.randn(32, 4), torch.randn(32, 3)))
+    diagnosis = wc.diagnose(of, torch.optim.SGD(of.model.parameters(), 0.1))
+    assert seen == [10]
+    assert diagnosis.cost.u == pytest.approx(sum(part.cost.u for part in diagnosis.parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -19,9 +20,9 @@ from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import check_known, completed, judged, lines_by_remedy
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
-from wellcond.diagnosis.mini_batches import first_batches
+from wellcond.diagnosis.mini_batches import first_batches, with_fewer_outputs
 from wellcond.diagnosis.nominal_step import nominal_step_seconds
-from wellcond.diagnosis.on_gpu import on_gpu
+from wellcond.diagnosis.on_gpu import on_gpu, with_fewer_examples
 from wellcond.diagnosis.parts import Parts
 from wellcond.diagnosis.probes.behavior import Behavior, behavior
 from wellcond.diagnosis.trial import trial
@@ -209,7 +210,11 @@ def _probed(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
                 budget.limit_on_gpu(on_gpu(evidence.problem))
                 on_cpu = budget.on_gpu is None
                 parts.announce(budget.most, budget.most * _step_seconds(evidence.problem) if on_cpu else budget.seconds)
-        shown = behavior(evidence.problem)
+        outputs = () if inspection is None else inspection.outputs
+        some = with_fewer_outputs(evidence.problem, sum(math.prod(each.shape) for each in outputs))
+        shown = behavior(some)
+        if some is not evidence.problem:
+            evidence.problem.count_copies(some.cost)
         return replace(shown, failures=(*failures.recorded, *shown.failures))
 
     shown = parts.measure(PartName.BEHAVIOR, probed)
@@ -236,6 +241,8 @@ def _with_layers(
     or infinite, or the inspection has something to report.
     """
     problem = first_batches(evidence.problem, budget.layer_batches)
+    if budget.on_gpu is not None:
+        problem = with_fewer_examples(problem, budget.on_gpu.layer_examples)
 
     def in_one_pass(report: Progress) -> tuple[LayerPass, Gradients]:
         if not isinstance(problem.batches, (list, tuple)):

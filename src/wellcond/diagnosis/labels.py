@@ -17,8 +17,8 @@ from wellcond.problem.problem import Problem
 
 EXAMPLES_READ = 1024
 BATCHES_READ = 64
-MOST_ON_DEVICE = 2**25
-"""Numbers that are probed where they are, in 256 MiB; more are probed on the CPU, to leave a GPU's memory to others."""
+MOST_FEATURES = 2**14
+"""Numbers of an example that are probed; of larger images every few pixels are."""
 SHUFFLES = 100
 MOST_COLUMNS = 16
 """Columns of the targets; more classes or outputs are projected at random to this number."""
@@ -129,10 +129,9 @@ def relation(problem: Problem) -> Relation | None:
         return None
     x = torch.cat([x for x, _ in pairs])[:EXAMPLES_READ]
     labels = torch.cat([y for _, y in pairs])[:EXAMPLES_READ]
-    if x.numel() > MOST_ON_DEVICE:
-        x, labels = x.cpu(), labels.cpu()
     is_regression = labels.is_floating_point() and not bool(((labels == 0) | (labels == 1)).all())
-    return related(x.flatten(1).double(), columns(labels), is_regression)
+    x = x.flatten(1)
+    return related(x[:, :: math.ceil(x.shape[1] / MOST_FEATURES)].double(), columns(labels), is_regression)
 
 
 def related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from wellcond.problem.batches import examples_in
-from wellcond.recording.allowance import Activity, Allowance, Purse
+from wellcond.recording.allowance import HANDED_OUT_ON_GPU, Activity, Allowance, Purse
 from wellcond.recording.logbook import Logbook
 from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.noise import NoiseScale
@@ -100,6 +100,8 @@ class Turns:
         self._written = clock()
         self._expects_gradients = False
         self._is_to_rehearse = sampling.device.type == "cuda"
+        if sampling.device.type == "cuda":
+            allowance.handed_out = HANDED_OUT_ON_GPU
 
     def look(self, step: int, batch: Any, passes: int, is_alarming: bool, is_lost: bool, now: float) -> None:
         """Pay for the time since the last look, and do what is due after a step.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from zoo import normal
 
 from wellcond import Problem
+from wellcond.diagnosis.inspection import data as data_module
 from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.inspection.outputs import OutputFacts
 
@@ -90,3 +91,26 @@ def test_right_outputs_for_soft_labels_are_their_own_log_odds() -> None:
     assert of.perfect_loss == pytest.approx(entropy, abs=1e-4)
     assert of.uninformed_loss is not None
     assert of.perfect_loss < of.uninformed_loss
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets"),
+    [(nn.CrossEntropyLoss(ignore_index=2), torch.arange(8) % 3), (nn.BCEWithLogitsLoss(), (normal(8, 3) > 0).float()),
+     (nn.MSELoss(), normal(8, 3, seed=2).float())],
+)  # fmt: skip
+def test_facts_about_very_many_outputs_are_those_of_few_but_for_the_rounding_of_float32(
+    loss: nn.Module, targets: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    of = Problem(nn.Linear(4, 3), loss, (normal(8, 4, seed=1).float(), targets))
+    exact = inspect(of).output
+    monkeypatch.setattr(data_module, "MOST_WIDE", 0)
+    rounded = inspect(of).output
+    assert exact is not None
+    assert rounded is not None
+    assert rounded.low != exact.low or rounded.std != exact.std
+    for name, value in vars(exact).items():
+        if isinstance(value, float):
+            assert getattr(rounded, name) == pytest.approx(value, rel=1e-5, abs=1e-6, nan_ok=True), name
+        else:
+            assert getattr(rounded, name) == value, name

@@ -26,6 +26,20 @@ UNEVEN_RMS = 2.0
 """RMS of a whole table above which one dominant feature counts: below, the largest feature is of ordinary size."""
 SMALL_REACH = 0.05
 """Largest |x| below which biases outweigh the inputs."""
+MOST_WIDE = 2**26
+"""Numbers that are computed with in float64. The logits of a vocabulary for thousands of tokens are more, and would
+take several times the memory of a training step."""
+
+
+def wide_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype that a tensor's numbers are computed with in: float64, or float32 if they are very many."""
+    is_small = tensor.numel() <= MOST_WIDE
+    return torch.float64 if is_small or tensor.dtype == torch.float64 else torch.float32
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """A tensor in its `wide_dtype`."""
+    return tensor.to(wide_dtype(tensor))
 
 
 @dataclass(frozen=True)
@@ -273,5 +287,5 @@ def _rows(tensor: Tensor, dim: int) -> Tensor:
     """(values of one feature, features), in float64."""
     tensor = tensor.detach()
     if tensor.dim() == 1:
-        return tensor.double().unsqueeze(1)
-    return tensor.movedim(dim, -1).reshape(-1, tensor.shape[dim]).double()
+        return wide(tensor).unsqueeze(1)
+    return wide(tensor.movedim(dim, -1).reshape(-1, tensor.shape[dim]))

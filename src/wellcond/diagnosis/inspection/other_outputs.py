@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wellcond.diagnosis.inspection.data import wide, wide_dtype
 from wellcond.problem.loss.loss_graph import LossKind
 
 WRONG_CLASS, WRONG_CLASSES = 0.01, 0.1
@@ -132,17 +133,17 @@ class OtherOutputs:
     def probabilities(self) -> Tensor | None:
         """(…, classes) of a classifier."""
         if self.class_dim is not None:
-            rows = self.outputs.movedim(self.class_dim, -1).double()
+            rows = wide(self.outputs).movedim(self.class_dim, -1)
             return rows.softmax(-1)  # log-probabilities give the probabilities themselves
         if self.kind in ("bce", "bce-logits"):
-            p = self.outputs.double().sigmoid() if self.kind == "bce-logits" else self.outputs.double()
+            p = wide(self.outputs).sigmoid() if self.kind == "bce-logits" else wide(self.outputs)
             return p.flatten(1) if p.dim() > 1 else p[:, None]
         return None
 
     def saturated(self) -> float | None:
         p = self.probabilities()
         if self.tail[:1] in (("Sigmoid",), ("Softmax",)):
-            p = self.outputs.double().flatten(1) if self.outputs.dim() > 1 else self.outputs.double()[:, None]
+            p = wide(self.outputs).flatten(1) if self.outputs.dim() > 1 else wide(self.outputs)[:, None]
         if p is None:
             return None
         are_flat = (p < FLAT_PROBABILITY) | (p > 1 - FLAT_PROBABILITY)
@@ -174,14 +175,15 @@ class OtherOutputs:
         if self.class_dim is None or self.target is None:
             return None
         if self.target.shape == self.outputs.shape:
-            return self.target.double()
+            return wide(self.target)
         shape = self.outputs.movedim(self.class_dim, -1).shape
         if self.target.is_floating_point() or self.target.numel() != math.prod(shape[:-1]):
             return None
         target = self.target.T if self._is_turned and not as_they_lie else self.target
         index = target.reshape(shape[:-1]).long()
         valid = (index >= 0) & (index < shape[-1])
-        hot = torch.nn.functional.one_hot(index.clamp(0, shape[-1] - 1), shape[-1]).double() * valid[..., None]
+        hot = torch.zeros(shape, dtype=wide_dtype(self.outputs), device=index.device)
+        hot.scatter_(-1, index.clamp(0, shape[-1] - 1)[..., None], valid.to(hot)[..., None])
         return hot.movedim(-1, self.class_dim)
 
     def _frequencies(self) -> Tensor | None:
@@ -195,4 +197,4 @@ class OtherOutputs:
         """The targets in the shape of the outputs, if the sizes agree."""
         if self.class_dim is not None or self.target is None or self.target.numel() != self.outputs.numel():
             return None
-        return self.target.detach().reshape(self.outputs.shape).double()
+        return wide(self.target.detach().reshape(self.outputs.shape))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wellcond.diagnosis.inspection.data import wide
 from wellcond.diagnosis.inspection.other_outputs import OtherOutputs
 from wellcond.network.graph import is_affine, norms_of_sums, tail_of
 from wellcond.problem.loss.loss_graph import LossGraph, LossKind
@@ -129,7 +130,7 @@ def output_facts(
         best_constant: Loss of the best outputs that are the same for all examples.
     """
     tail, dim = tail_of(outputs.grad_fn)
-    values = outputs.detach().double()
+    values = wide(outputs.detach())
     finite = values[values.isfinite()]
     finite = finite if finite.numel() else values.new_zeros(1)
     target, compared, class_dim = graph.target, graph.compared, graph.class_dim
@@ -137,7 +138,7 @@ def output_facts(
     at = OtherOutputs(loss_of, outputs.detach(), targets, target if is_own else None, graph.kind, class_dim, tail)
     by_example = values.reshape(len(values), -1)
     total = float(by_example.square().sum())
-    references = None if compared is None else compared.double()
+    references = None if compared is None else wide(compared)
     low, high = RANGES.get(tail[0], (-math.inf, math.inf)) if tail else (-math.inf, math.inf)
     is_outside = torch.zeros(1)
     if references is not None and target is not None and references.numel():
