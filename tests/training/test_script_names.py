@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import wellcond as wc
-from wellcond.remedies.script_names import ScriptNames, made_loss
+from wellcond.training.script_names import ScriptNames, made_loss
 
 SCRIPT = """
 import torch
