@@ -50,7 +50,8 @@ from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.problem import Batch, Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Progress
-from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.optimizers import unwrapped
 
 HANDFUL_U, HANDFUL_STEPS = 5.0, (40, 80)

@@ -22,7 +22,7 @@ from wellcond.problem.problem import Batch, Problem
 from wellcond.results import Progress, number
 from wellcond.results.progress import announce, shows_progress
 from wellcond.results.text import sentence
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, largest_lr
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
