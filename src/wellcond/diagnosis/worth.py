@@ -6,7 +6,7 @@ import contextlib
 
 from wellcond.diagnosis.probes.paired import Paired, depends_on_pairs, paired
 from wellcond.diagnosis.trial_result import Attempt, Trial
-from wellcond.problem.problem import Batch
+from wellcond.problem.batches import Batch
 from wellcond.training.copy_run import CopyRun
 
 TELLS_APART = 0.05

@@ -17,7 +17,8 @@ from wellcond.network.guarded import known_indices
 from wellcond.network.isolation.arithmetic import attention_of_training, own_arithmetic
 from wellcond.network.isolation.copies import copied
 from wellcond.problem.arguments import check_unchanged
-from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.batches import Batch
+from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
 from wellcond.results.run import Run
 from wellcond.training.constant_prediction import are_all_the_same, are_many, hardly_vary, loss_of_constant

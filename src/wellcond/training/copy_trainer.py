@@ -17,7 +17,8 @@ from torch.optim import SGD, Optimizer
 from wellcond.errors import InvalidProblem
 from wellcond.network.graph import leaves_of
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.batches import Batch
+from wellcond.problem.problem import Problem
 from wellcond.problem.ranks.orders import Member
 from wellcond.problem.ranks.rank_source import grouped, parted
 from wellcond.problem.training_step import TrainingStep

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from wellcond.network.calling import tensors_in
-from wellcond.problem.problem import Batch
+from wellcond.problem.batches import Batch
 from wellcond.training.copy_run import CopyRun
 
 

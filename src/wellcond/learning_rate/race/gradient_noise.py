@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wellcond.problem.problem import Batch
+from wellcond.problem.batches import Batch
 from wellcond.results import Cost
 from wellcond.training.copy_run import CopyRun
 from wellcond.training.copy_trainer import CopyTrainer

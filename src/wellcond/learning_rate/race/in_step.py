@@ -6,7 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Collection, Iterator
 
-from wellcond.problem.problem import Batch
+from wellcond.problem.batches import Batch
 from wellcond.training.copy_run import CopyRun
 from wellcond.training.copy_trainer import CopyTrainer
 

@@ -18,7 +18,8 @@ from wellcond.learning_rate.race.race import race
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.network.calling import tensors_in
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.batches import Batch
+from wellcond.problem.problem import Problem
 from wellcond.results import Progress, number
 from wellcond.results.progress import announce, shows_progress
 from wellcond.results.text import sentence
