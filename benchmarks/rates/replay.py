@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import product, repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ from wellcond.learning_rate.race.outcome import Race, went_up
 from wellcond.learning_rate.race.race import drift_of, race
 from wellcond.results import Cost
 from wellcond.results.run import Run
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 
 PRICES = (500, 1000)
 LENGTHS_OF_ALL = (90, 300)
@@ -40,21 +40,20 @@ PLACES = (-1, 0, 1)
 
 
 class Recorded:
-    """Stands in for `CopyTrainer` and its `InStep`: its runs are read from curves, one per rate of the sweep."""
+    """Stands in for `CopyTrainer`: its runs are read from curves, one per rate of the sweep."""
 
     def __init__(self, name: str, curves: Sequence[Any], place: int) -> None:
         self.rates, self.curves = ALL[name].rates, curves
         own = self.rates[min(max(self.nearest(ALL[name].own) + place, 0), len(self.rates) - 1)]
         self.optimizer = ALL[name].optimizer([torch.nn.Parameter(torch.zeros(1))], lr=own)
-        self.cost, self.recent, self.taken = Cost(), [None], 0
+        self.cost = Cost()
 
     def depends_on_seed(self) -> bool:
         return True
 
     @contextmanager
-    def in_step(self, _seed: int) -> Iterator[Recorded]:
-        self.taken = 0
-        yield self
+    def batches(self, _seed: int) -> Iterator[Iterator[None]]:
+        yield repeat(None)
 
     def nearest(self, lr: float) -> int:
         """The index of the sweep's rate, also beyond both ends."""
@@ -63,25 +62,7 @@ class Recorded:
     def start(self, lr: float, seed: int) -> RecordedRun:
         """The curve of the nearest rate; above all of them none is finite."""
         above, nearest = np.full(1, np.nan), self.nearest(lr)
-        return RecordedRun(above if nearest >= len(self.curves) else self.curves[max(nearest, 0)], self.optimizer)
-
-    def join(self, run: RecordedRun) -> None:
-        for _ in range(self.taken):
-            self._step(run)
-
-    def advance(self, runs: Collection[RecordedRun]) -> None:
-        for run in runs:
-            self._step(run)
-        self.taken += 1
-
-    def _step(self, run: RecordedRun) -> None:
-        if run.diverged_at is None:
-            self.cost += Cost(1, 1)
-            loss = float(run.curve[min(len(run.losses), len(run.curve) - 1)])
-            if math.isfinite(loss):
-                run.losses.append(loss)
-            else:
-                run.diverged_at = len(run.losses) + 1
+        return RecordedRun(above if nearest >= len(self.curves) else self.curves[max(nearest, 0)], self)
 
 
 @dataclass(eq=False)
@@ -89,13 +70,29 @@ class RecordedRun:
     """In place of a `CopyRun`."""
 
     curve: Any
-    optimizer: Any
+    trainer: Recorded
     losses: list[float] = field(default_factory=list)
     diverged_at: int | None = None
 
     @property
     def as_run(self) -> Run:
         return Run(tuple(self.losses), self.diverged_at)
+
+    @property
+    def optimizer(self) -> Any:
+        return self.trainer.optimizer
+
+    def training(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def step(self, _batch: None) -> None:
+        if self.diverged_at is None:
+            self.trainer.cost += Cost(1, 1)
+            loss = float(self.curve[min(len(self.losses), len(self.curve) - 1)])
+            if math.isfinite(loss):
+                self.losses.append(loss)
+            else:
+                self.diverged_at = len(self.losses) + 1
 
     def loss_if_constant(self, _batches: Any) -> float | None:
         return None

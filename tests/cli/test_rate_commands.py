@@ -11,7 +11,7 @@ from command import built, run, script, words
 
 import wellcond as wc
 from wellcond.report.races import race_picture
-from wellcond.training.copies import CopyRun
+from wellcond.training.copy_run import CopyRun
 
 
 @pytest.mark.slow

@@ -250,21 +250,47 @@ def test_a_verdict_before_training(lightning: Any, integration: Any, kinds: Any,
     assert vars(module) == attributes
 
 
-@pytest.mark.parametrize("form", ["its own call", "a part", "a penalty"])
-def test_a_step_that_calls_the_module_itself_is_taken_apart(lightning: Any, form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "is_apart"),
+    [
+        ("its own call", True),
+        ("a part", True),
+        ("parts in turn", True),
+        ("a function between", False),
+        ("a part twice", False),
+        ("a penalty", False),
+    ],
+)
+def test_a_step_that_calls_the_module_or_its_parts_in_turn_is_taken_apart(
+    lightning: Any, integration: Any, form: str, is_apart: bool
+) -> None:
     class Digits(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.net, self.criterion = nn.Linear(64, 10), nn.CrossEntropyLoss(label_smoothing=0.1)
+            self.encoder, self.act, self.head = nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)
+            self.net = nn.Sequential(self.encoder, self.act, self.head)
+            self.criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
 
         def forward(self, inputs: Any) -> Any:
-            return self.net(inputs)
+            outputs = self.net(inputs)
+            return outputs if form in ("its own call", "a penalty") else outputs.softmax(1)  # as for a prediction
+
+        def outputs(self, inputs: Any) -> Any:
+            if form == "a part":
+                return self.net(inputs)
+            if form == "parts in turn":
+                return self.head(self.act(self.encoder(inputs)))
+            if form == "a function between":
+                return self.head(self.encoder(inputs).relu())
+            if form == "a part twice":
+                return self.net(inputs) - self.net(0 * inputs)
+            return self(inputs)
 
         def shared_step(self, batch: Any) -> Any:
             inputs, targets = batch
-            value = self.criterion((self.net if form == "a part" else self)(inputs), targets)
+            value = self.criterion(self.outputs(inputs), targets)
             self.log("loss", value)
-            return value + 0.1 * self.net.weight.square().sum() if form == "a penalty" else value
+            return value + 0.1 * self.head.weight.square().sum() if form == "a penalty" else value
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return self.shared_step(batch)
@@ -273,16 +299,24 @@ def test_a_step_that_calls_the_module_itself_is_taken_apart(lightning: Any, form
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     module, loader = Digits(), digits(3)
-    with planned(lightning.Trainer(max_epochs=1, **QUIET), module, loader) as plan:
+    attributes = dict(vars(module))
+    trainer = lightning.Trainer(max_epochs=1, **QUIET)
+    with planned(trainer, module, loader) as plan, plan.as_called():
         apart = taken_apart(plan.problem)
-        assert (apart is plan.problem) == (form != "its own call")
-        if form == "its own call":
+        assert (apart is not plan.problem) == is_apart
+        if is_apart:
             with contextlib.closing(apart.data()) as data:
                 inputs, targets = next(data)[1]
             assert inputs.shape == (len(targets), 64)
             assert targets.dtype == torch.int64
             own = cross_entropy(module.net(inputs), targets, label_smoothing=0.1)
-            assert float(apart.loss(module.net(inputs), targets)) == pytest.approx(float(own))
+            assert float(apart.loss(module(inputs), targets)) == pytest.approx(float(own))
+            twin = copy.deepcopy(module)
+            nn.init.zeros_(twin.head.weight)
+            assert not torch.equal(twin(inputs), module(inputs))
+    assert vars(module) == attributes
+    says = str(integration.diagnose(trainer, module, loader))
+    assert ("the outputs, the targets" not in says) == is_apart
 
 
 def test_several_loaders_and_schedules_by_epoch(lightning: Any, integration: Any, kinds: Any) -> None:

@@ -14,7 +14,7 @@ import wellcond as wc
 from wellcond.network import guarded as guarded_module
 from wellcond.network.guarded import CHECKS, Guarded, guarded, known_indices
 from wellcond.network.isolation import arithmetic
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 
 X = torch.arange(12.0).reshape(4, 3)
 ROWS = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))

@@ -14,7 +14,7 @@ from unchanged import assert_unchanged, snapshot
 import wellcond as wc
 from wellcond.errors import InvalidProblem
 from wellcond.network.isolation.precision import Precision, scaled_gradient
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.optimizers import scaler_copy, take_step
 
 HALVES = [torch.bfloat16, torch.float16]

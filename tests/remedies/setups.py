@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import wellcond as wc
 from wellcond.remedies import REMEDIES, Setup
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 
 Loss = Callable[[Any, Any], Tensor]
 CLASSES, RATE, STEPS = 3, 0.05, 6

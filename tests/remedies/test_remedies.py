@@ -35,7 +35,7 @@ import wellcond as wc
 from wellcond.errors import Unsupported, WellcondError
 from wellcond.remedies import REMEDIES, Setup, lines_for
 from wellcond.remedies.rewired import own_name
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 
 REMEDIES_FOLDER = Path(wc.__file__).parent / "remedies"
 

@@ -15,7 +15,9 @@ from zoo import ARCHITECTURES, CLASSES, normal, seeded, split
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, Unsupported
-from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.learning_rate.race.in_step import in_step
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import CopyTrainer
 
 
 @pytest.mark.slow
@@ -34,7 +36,7 @@ def test_runs_in_step_are_those_of_the_optimizer_on_the_batches_in_turn(
     optimizer = make(case.model.parameters(), lr=0.1, **settings) if has_optimizer else None
     trainer = CopyTrainer(case.problem(batches=batches), optimizer)
     first, second, late = (trainer.start(lr) for lr in (0.01, 0.1, 0.03))
-    with trainer.in_step() as field:
+    with in_step(trainer) as field:
         field.join(first)
         field.join(second)
         for _ in range(3):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from zoo import integers, normal
 
 import wellcond as wc
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 
 
 def clipped(most: float) -> nn.Module:

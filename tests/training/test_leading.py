@@ -43,7 +43,7 @@ from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
 from wellcond.errors import InvalidProblem, UnknownLayer, Unsupported
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.leading import led
 
 DOUBLE, SINGLE = 1e-10, 1e-6

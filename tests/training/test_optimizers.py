@@ -15,7 +15,7 @@ from zoo import seeded
 
 import wellcond as wc
 from wellcond.errors import Unsupported
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.optimizers import (
     adds_penalty,
     configured_lr,

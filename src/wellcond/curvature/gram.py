@@ -27,8 +27,8 @@ from wellcond.curvature.operator import DENSE_LIMIT
 from wellcond.curvature.read_layer import Passing, ReadLayer, power_of_two, readable_layers
 from wellcond.errors import InvalidProblem, TooLarge
 from wellcond.network.taps import tapped
+from wellcond.problem.batches import Batch
 from wellcond.problem.loss.likelihoods import Fields
-from wellcond.problem.problem import Batch
 
 CHUNK = 64
 """Rows differentiated together by one vectorized backward pass."""

@@ -18,7 +18,8 @@ from wellcond.diagnosis.probes.dropped import Dropped, Undropped
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.diagnosis.worth import worth
 from wellcond.results import Progress
-from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.optimizers import adds_penalty, begins_at_zero, nonzero_lr, shrinking_steps
 
 OWN_U, OTHER_U = 7.0, 2.0

@@ -39,13 +39,13 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.losses import sums_taken
 from wellcond.problem.problem import Problem
 from wellcond.problem.working_mode import in_working_mode
-from wellcond.remedies.script_names import ScriptNames
 from wellcond.results import Cost, Progress
 from wellcond.results.progress import shows_progress
 from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of, scheduled_lr
 from wellcond.training.schedule import schedule_of
+from wellcond.training.script_names import ScriptNames
 
 
 @led

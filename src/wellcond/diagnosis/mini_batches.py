@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from wellcond.errors import NonFinite
-from wellcond.problem.batches import examples_in, share_examples
-from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.batches import Batch, examples_in, share_examples
+from wellcond.problem.problem import Problem
 
 MOST_EXAMPLES = 64
 """Examples in a mini-batch that is cut from a larger batch: enough to see from its gradient whether a step helps."""

@@ -18,7 +18,8 @@ from wellcond.network.isolation.copies import copied
 from wellcond.network.taps import bracketed
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost
-from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import CopyTrainer
 
 NORMS_AT_PLACES = "norms at several places"
 APART = Condition(

@@ -17,7 +17,8 @@ from wellcond.diagnosis.trial_result import Swamped
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost
-from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import CopyTrainer
 
 SATISFIED = 0.01
 """Share of their start to which the other terms must have fallen: they have all that they want."""

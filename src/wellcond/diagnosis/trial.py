@@ -45,12 +45,13 @@ from wellcond.diagnosis.worth import is_suspect, sees_pairs, worth
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.network.calling import logits_of
 from wellcond.problem.apart import with_drawn_targets
-from wellcond.problem.batches import examples_in, share_examples
+from wellcond.problem.batches import Batch, examples_in, share_examples
 from wellcond.problem.loss.constant import constant_loss
-from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost, Progress
-from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.optimizers import unwrapped
 
 HANDFUL_U, HANDFUL_STEPS = 5.0, (40, 80)

@@ -6,8 +6,8 @@ import contextlib
 
 from wellcond.diagnosis.probes.paired import Paired, depends_on_pairs, paired
 from wellcond.diagnosis.trial_result import Attempt, Trial
-from wellcond.problem.problem import Batch
-from wellcond.training.copies import CopyRun
+from wellcond.problem.batches import Batch
+from wellcond.training.copy_run import CopyRun
 
 TELLS_APART = 0.05
 """Loss of other examples' outputs over that of the right ones, minus 1, from which on a run tells examples apart."""

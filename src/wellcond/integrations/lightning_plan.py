@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from wellcond.integrations.lightning_step import detached, training_step
+from wellcond.integrations.lightning_step import called_parts, detached, forward_of, training_step
 from wellcond.integrations.plan import Plan
 from wellcond.problem.problem import Problem
 from wellcond.training.passed_optimizer import optimizers_in
@@ -36,27 +36,37 @@ def planned(trainer: Any, module: Any, train_dataloaders: Any = None, datamodule
         configured = module.configure_optimizers()
     optimizers = list({id(each): each for each in optimizers_in(configured)}.values())
     schedules = list(schedules_in(configured))
-    step = training_step(about, optimizers, [schedule for schedule, _ in schedules], sources, module)
+    running = about, optimizers, [schedule for schedule, _ in schedules], sources, module
     scheduler, is_by_epoch = schedules[0] if schedules else (None, False)
     device = module.device
     with detached(module):
         module.to(trainer.strategy.root_device)
         try:
             plugin = trainer.precision_plugin
-            problem = Problem.from_step(
-                module,
-                step,
-                about.batches,
-                autocast=AUTOCAST.get(trainer.precision),
-                scaler=getattr(plugin, "scaler", None),
-            )
+            precision: dict[str, Any] = {"autocast": AUTOCAST.get(trainer.precision)}
+            precision["scaler"] = getattr(plugin, "scaler", None)
+            problem = Problem.from_step(module, training_step(*running), about.batches, **precision)
+            parts = _parts_called(problem)
+            if parts:
+                step = training_step(*running, parts)
+                problem = Problem.from_step(module, step, problem.source, **precision)
             steps = about.estimated_stepping_batches
             length = int(steps) if 0 < steps < math.inf else None
-            yield Plan(problem, optimizers, scheduler, length, about.steps_per_epoch if is_by_epoch else 1)
+            between = about.steps_per_epoch if is_by_epoch else 1
+            forward = forward_of(module, parts) if parts else None
+            yield Plan(problem, optimizers, scheduler, length, between, forward)
         finally:
             module.to(device)
             if datamodule is not None:
                 datamodule.trainer = trainer
+
+
+def _parts_called(problem: Problem) -> tuple[str, ...]:
+    """The parts of the module that its step calls; none where it fails, which a diagnosis says."""
+    with contextlib.suppress(Exception), problem.measuring(), contextlib.closing(problem.data()) as data:
+        index, batch = next(data)
+        return called_parts(problem.model, lambda: problem.forward(index, batch[0]))
+    return ()
 
 
 class TrainerBefore:

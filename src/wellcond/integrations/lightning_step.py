@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from wellcond.integrations.plan import swapped
 from wellcond.network.calling import arguments_of
+from wellcond.network.taps import bracketed
 from wellcond.problem.training_step import Step
 
 
 def training_step(
-    trainer: Any, optimizers: Sequence[Any], schedulers: Sequence[Any], hooks: Sequence[Any] = (), owner: Any = None
+    trainer: Any,
+    optimizers: Sequence[Any],
+    schedulers: Sequence[Any],
+    hooks: Sequence[Any] = (),
+    owner: Any = None,
+    parts: Sequence[str] = (),
 ) -> Step:
     """The module's training step as a function of a module and a batch, without its logging.
 
@@ -27,6 +36,7 @@ def training_step(
         schedulers: What `self.lr_schedulers()` returns.
         hooks: A datamodule and the module, whose hooks change a batch that comes from a loader.
         owner: The module, whose step may also be called with something in the place of the module's own call.
+        parts: Names of the modules that the step calls instead of the module itself, as in `called_parts`.
     """
 
     def nothing(*_: Any, **__: Any) -> None: ...
@@ -46,7 +56,7 @@ def training_step(
             for each in hooks:
                 batch = each.on_after_batch_transfer(each.on_before_batch_transfer(batch, 0), 0)
             most = arguments_of(module.training_step).most
-            run = module.training_step if module is called else _WithOwnCall(module, called).training_step
+            run = module.training_step if module is called else _WithOwnCall(module, called, parts).training_step
             returned = run(batch) if most == 1 else run(batch, 0)
         if losses:
             return sum(losses)
@@ -72,15 +82,33 @@ class _WithOwnCall:
     Args:
         module: The module.
         called: That function.
+        parts: Names of modules that are called one after the other in place of the module itself: `self.net(inputs)`.
     """
 
-    def __init__(self, module: nn.Module, called: Any) -> None:
+    def __init__(self, module: nn.Module, called: Any, parts: Sequence[str] = ()) -> None:
         self._module, self._called = module, called
+        self._parts, self._left = frozenset(parts), list(parts)
+        self._outputs: Any = None
+        self._passed_on = object()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._called(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        return functools.partial(self._call_part, name) if name in self._parts else self._own(name)
+
+    def _call_part(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """The first part gets the inputs, the last one returns the outputs; what is between is only passed on."""
+        if not self._left:  # a part without parameters, after the outputs
+            return self._own(name)(*args, **kwargs)
+        is_first = self._outputs is None
+        if self._left.pop(0) != name or not (is_first or args == (self._passed_on,)):
+            raise AttributeError(f"a step taken apart calls {name} of the model out of turn")
+        if is_first:
+            self._outputs = self._called(*args, **kwargs)
+        return self._passed_on if self._left else self._outputs
+
+    def _own(self, name: str) -> Any:
         value = getattr(self._module, name)
         if isinstance(value, MethodType) and value.__self__ is self._module:
             if hasattr(nn.Module, name):
@@ -89,6 +117,57 @@ class _WithOwnCall:
         if isinstance(value, nn.Parameter) or (isinstance(value, nn.Module) and any(True for _ in value.parameters())):
             raise AttributeError(f"a step taken apart asks for {name} of the model")
         return value
+
+
+def called_parts(module: nn.Module, run: Callable[[], Any]) -> tuple[str, ...]:
+    """Names of the modules that a step calls one after the other, each with the outputs of the one before.
+
+    Most steps call `self.net(inputs)`, or `self.head(self.encoder(inputs))`, and not `self(inputs)`.
+
+    Args:
+        module: The Lightning module.
+        run: Runs its step.
+
+    Returns:
+        Empty if the step calls the module itself, or parts of it in any other way.
+    """
+    names = {part: name for name, part in module.named_modules()}
+    calls: list[tuple[str, bool, bool]] = []
+    inside, last = 0, None
+
+    def entered(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal inside
+        if not inside:
+            follows = not kwargs and len(args) == 1 and args[0] is last
+            calls.append((names[part], not calls or follows, any(True for _ in part.parameters())))
+        inside += 1
+
+    def left(_part: nn.Module, output: Any) -> None:
+        nonlocal inside, last
+        inside -= 1
+        last = last if inside else output
+
+    with torch.no_grad(), bracketed(names, entered, left):
+        run()
+    while calls and not calls[-1][2]:  # a loss or a metric
+        calls.pop()
+    is_chain = all(name and "." not in name and follows for name, follows, _ in calls)
+    return tuple(name for name, _, _ in calls) if is_chain else ()
+
+
+def forward_of(module: nn.Module, parts: Sequence[str]) -> MethodType:
+    """A `forward` of the module that calls these parts of it one after the other; that of a copy calls its own."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        outputs = getattr(self, parts[0])(*args, **kwargs)
+        for name in parts[1:]:
+            outputs = getattr(self, name)(outputs)
+        return outputs
+
+    own = inspect.signature(getattr(module, parts[0]).forward)
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    forward.__signature__ = own.replace(parameters=[itself, *own.parameters.values()])  # type: ignore[attr-defined]
+    return MethodType(forward, module)
 
 
 class _Idle:

@@ -30,6 +30,8 @@ class Plan:
         scheduler: The schedule of its rates, if there is one.
         steps: Steps that the optimizer will take; None if that is not known.
         steps_between: Steps of the optimizer from one step of the schedule to the next.
+        forward: In place of the model's own `forward` while it is diagnosed, where its training step calls something
+            else.
     """
 
     problem: Problem
@@ -37,10 +39,16 @@ class Plan:
     scheduler: Any = None
     steps: int | None = None
     steps_between: int = 1
+    forward: Any = None
 
     def diagnose(self, **options: Any) -> Diagnosis:
         """`wellcond.diagnose` of this training."""
-        return diagnose(self.problem, self.optimizer, **{"scheduler": self.scheduler, **options})
+        with self.as_called():
+            return diagnose(self.problem, self.optimizer, **{"scheduler": self.scheduler, **options})
+
+    def as_called(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, the model's own call does what the training step does in its place."""
+        return swapped(self.problem.model, **({} if self.forward is None else {"forward": self.forward}))
 
     def suggest_lr(self, **options: Any) -> SuggestedRate:
         """`wellcond.suggest_lr` for this training, of this length and with this schedule."""

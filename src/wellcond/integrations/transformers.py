@@ -29,7 +29,7 @@ from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.recording.recorder import Recorder
 from wellcond.remedies.optimizer_code import FOLLOWED, RESCALED
-from wellcond.remedies.script_names import ScriptNames, name_in_script
+from wellcond.training.script_names import ScriptNames, name_in_script
 from wellcond.treatment.treatment import Treatment
 
 try:

@@ -21,6 +21,8 @@ from wellcond.network.isolation.isolation import loader_generators_kept, rng_kep
 from wellcond.problem.loss.outputs import Loss, own_loss, with_tensors
 from wellcond.problem.training_step import NoTargets, TrainingStep
 
+Batch = tuple[Any, Any]
+"""Inputs and targets."""
 NO_BATCHES = "there are no batches: the loader is empty (drop_last with too few examples?)."
 ENOUGH_EXAMPLES = 512
 """Number of examples that are held: ranks of layers can differ up to it, and means are known to 1/√512 = 4 %."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import math
 import os
 import time
 import weakref
@@ -12,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from torch import Tensor, nn
+from torch import nn
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.network.calling import one_line
@@ -21,21 +20,21 @@ from wellcond.problem.training_step import Step, TrainingStep
 from wellcond.recording.allowance import Allowance
 from wellcond.recording.checks import check_share, is_compiled, model_of, optimizers_of
 from wellcond.recording.directory.run_directory import MAX_BYTES, RunDirectory
+from wellcond.recording.earlier_run import EarlierRun
 from wellcond.recording.entries import entries_of
 from wellcond.recording.history import History
 from wellcond.recording.listener import Listener
 from wellcond.recording.live_display import LiveDisplay
 from wellcond.recording.logbook import Logbook, OnFinding, warm_up_rules
-from wellcond.recording.mishaps import Mishaps, RecordingWarning, warn
+from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.probes.probing import Probing, warm_up
 from wellcond.recording.ranks import RecorderRanks
 from wellcond.recording.run import Run
 from wellcond.recording.settings import changes
+from wellcond.recording.step_record import StepRecord
 from wellcond.recording.turns import Turns, all_parts
-from wellcond.recording.watching.counting import EVERY_SKIPPED, MORE, StepCount
-from wellcond.recording.watching.loss_watch import LossWatch
+from wellcond.recording.watching.counting import StepCount
 from wellcond.recording.watching.readings import Readings
-from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
 from wellcond.recording.watching.sampling import EVERYTHING, Sampling
 from wellcond.recording.watching.steps import READ_TOGETHER
 from wellcond.results import Row
@@ -44,10 +43,6 @@ from wellcond.results import quantities as q
 COMPILED = """\
 the model is compiled, so hooks do not see its layers: their outputs are measured in passes of their own, without \
 dropout"""
-SET_ASIDE = """\
-the run that was {place} is of another set-up ({changed}), and is in {target} now. A run that goes on has \
-rec.load_state_dict(…), or rec.step(…, step=…) with the number of its step"""
-GOES_ON = "{place} there is a run of {steps:,} steps, and this one goes on after it; name another run_dir for a new one"
 MOST_FINDINGS = 3
 """Findings that the name of a recorder has."""
 
@@ -170,11 +165,20 @@ class Recorder:
             self._ranks,
         )
         self._mishaps.on_failure = functools.partial(_give_up, self._allowance, self._ranks)
-        self._losses, self._repeats = LossWatch(), Repeats()
         self._count = StepCount(self._ranks.agreed(0 if directory is None else directory.last_step))
         earlier = None if directory is None else directory.earlier
-        self._changes = self._ranks.agreed([] if earlier is None else changes(earlier, self._entries))
-        self._may_be_another = self._count.step > 0
+        changed = self._ranks.agreed([] if earlier is None else changes(earlier, self._entries))
+        self._earlier = EarlierRun(self._count.step, changed, self._place, self._logbook, is_writer=is_writer)
+        self._steps = StepRecord(
+            self._count,
+            self._earlier,
+            self._sampling,
+            self._readings,
+            self._turns,
+            self._logbook,
+            self._mishaps,
+            self._ranks,
+        )
         self._is_open = not self._ranks.is_idle
         self._displays: list[LiveDisplay] = []
         self._owner = os.getpid(), id(self)
@@ -230,8 +234,7 @@ class Recorder:
         return {
             "count": self._count.state_dict(),
             "turns": self._turns.state_dict(),
-            "losses": self._losses.state_dict(),
-            "repeats": self._repeats.state_dict(),
+            **self._steps.state_dict(),
             "settings": self._sampling.state_dict(),
             "logbook": self._logbook.state_dict(),
         }
@@ -242,12 +245,11 @@ class Recorder:
         Args:
             state: What `state_dict()` returned.
         """
-        self._may_be_another = False
+        self._earlier.is_open = False
         self._count.load_state_dict(state["count"])
         self._logbook.load_state_dict(state["logbook"], self._count.step)
         self._turns.load_state_dict(state["turns"])
-        self._losses.load_state_dict(state["losses"])
-        self._repeats.load_state_dict(state["repeats"])
+        self._steps.load_state_dict(state)
         self._sampling.load_state_dict(state["settings"])
 
     # in the loop
@@ -268,7 +270,7 @@ class Recorder:
             return
         began = self._clock()
         try:
-            self._record(value, batch, step, indices, began)
+            self._steps.record(value, batch, step, indices, began)
         except Exception as error:  # nothing that goes wrong here is worth a training
             self._mishaps.report("recording", f"recording has ended: {type(error).__name__}: {one_line(error)}")
             self.close()
@@ -334,81 +336,6 @@ class Recorder:
                 "steps of the optimizer are not seen, as in the replay of a CUDA graph: gradients, weights and rates "
                 "are not recorded, and every call of step() counts as one"
             )
-
-    # one step
-
-    def _record(self, value: Any, batch: Any, number: int | None, indices: Any, began: float) -> None:
-        sampling = self._sampling
-        value = self._count.loss_of_step(sampling.optimizer_steps, value, is_captured=sampling.is_captured)
-        if value is MORE:
-            return
-        if self._may_be_another:
-            self._begin(number)
-        last = self._count.step
-        step = self._count.begin(number)
-        if not self._ranks.is_writer:
-            if step >= self._turns.next_look or self._sampling.depth:
-                self._turns.follow(step)
-            return
-        if step <= last:
-            self._turns.fetch()
-            self._logbook.truncate(step - 1)
-        is_alarming = is_finite = False
-        if isinstance(value, Tensor) and not value.is_cpu and value.numel() == 1:
-            # a copy: the replay of a CUDA graph writes every loss to the same place
-            self._readings.add(value.detach().clone(), lambda values: [Row(step, "", q.TRAINING_LOSS, values[0], "")])
-        else:
-            try:
-                loss = value.item() if isinstance(value, Tensor) else float(value)
-            except (TypeError, ValueError, RuntimeError) as error:
-                self._mishaps.report("the loss", f"step() was not called with a number: {one_line(error)}")
-            else:
-                is_alarming, is_finite = self._losses.is_alarming(step, loss), math.isfinite(loss)
-                self._turns.rows.append(Row(step, "", q.TRAINING_LOSS, loss, ""))
-        if sampling.has_new_rates:
-            self._turns.rows += sampling.rates(step)
-        if self._count.skipped and self._count.skipped % EVERY_SKIPPED == 0:
-            self._turns.rows.append(Row(step, "", q.SKIPPED_STEPS, float(self._count.skipped), "steps"))
-        if indices is not None:
-            self._logbook.note_indices(step, indices)
-        if batch is not None and step % EVERY == 0:
-            self._note_batch(step, batch)
-        is_urgent = is_alarming and self._ranks.team is None  # of which other processes do not know
-        if step >= self._turns.next_look or is_urgent or sampling.depth:
-            probed = batch if self._ranks.can_probe else None
-            self._turns.look(step, probed, self._count.passes, is_alarming, is_alarming and not is_finite, began)
-
-    def _begin(self, number: int | None) -> None:
-        """Before the first step in a folder with a run, which nobody has asked to go on with so far."""
-        self._may_be_another = False
-        steps = self._count.step
-        if number not in (None, 1):
-            return
-        if self._changes:
-            target, self._count.step = self._logbook.set_aside(), 0
-            if target is not None:
-                changed = "; ".join(self._changes)
-                warn(SET_ASIDE.format(place=self._place, changed=changed, target=target), RecordingWarning)
-        elif number is None and self._ranks.is_writer:
-            warn(GOES_ON.format(place=self._place, steps=steps), RecordingWarning)
-
-    def _note_batch(self, step: int, batch: Any) -> None:
-        """Count a batch that was just seen; the count is recorded with what else is read of a step."""
-        sample = sample_of(batch)
-        if sample is None:
-            return
-
-        def rows(values: list[float]) -> list[Row]:
-            before = self._repeats.in_a_row
-            self._repeats.count(values)
-            count = self._repeats.in_a_row
-            is_new = not count or not before or step % (2 * EVERY) == 0
-            return [Row(step, "", q.REPEATED_BATCHES, float(count), "batches")] if is_new else []
-
-        if sample.device.type == "cpu":
-            self._turns.rows += rows(sample.tolist())
-        else:
-            self._readings.add(sample.float(), rows)
 
 
 def _close(recorder: weakref.ref[Recorder]) -> None:

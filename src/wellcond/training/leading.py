@@ -32,7 +32,8 @@ def led(call: Callable[P, T]) -> Callable[P, T]:
     """Let a function of a problem be called by all processes of a training, over the batches of all.
 
     Rank 0 makes the call, and the others do their shares of it until it has ended; all return the same result, or raise
-    the same exception. For a model that one process trains, the function is called as it is.
+    the same exception. For a model that one process trains, the function is called as it is. Messages call `_treat`
+    what a user calls it, `treat`: the public function has checked its settings before the processes meet.
     """
 
     @functools.wraps(call)
@@ -40,7 +41,7 @@ def led(call: Callable[P, T]) -> Callable[P, T]:
         problem = args[0] if args else kwargs.get("problem")
         if not isinstance(problem, Problem) or problem.team is None:
             return call(*args, **kwargs)
-        result: T = _Together(problem, call.__name__).run(call, args, kwargs)
+        result: T = _Together(problem, call.__name__.lstrip("_")).run(call, args, kwargs)
         return result
 
     return leading

@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 
 from wellcond.errors import InvalidProblem, UnknownLayer, Unsupported
 from wellcond.network.isolation import isolation
-from wellcond.problem.problem import Gradients, Problem
+from wellcond.problem.batch_losses import Gradients
+from wellcond.problem.problem import Problem
 from wellcond.training.optimizers import check_hooks, deep_copy, groups_of, unwrapped
 
 WRAPPERS = ("_orig_mod.", "module.")

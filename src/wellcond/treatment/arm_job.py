@@ -16,7 +16,7 @@ from wellcond.learning_rate.race.race import race
 from wellcond.network.calling import one_line
 from wellcond.remedies.optimizer_code import making_sgd
 from wellcond.results import Cost, Progress
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.optimizers import largest_lr
 from wellcond.treatment.arm import Arm
 from wellcond.treatment.conditions import Conditions, one_thread

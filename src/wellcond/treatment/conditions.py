@@ -22,7 +22,7 @@ from wellcond.problem.training_step import TrainingStep
 from wellcond.remedies.remedy import REMEDIES
 from wellcond.remedies.setup import Setup
 from wellcond.results import Cost
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 from wellcond.treatment.ranking import in_order, parts_of
 from wellcond.treatment.treatment import UNTREATED

@@ -17,7 +17,8 @@ from wellcond.problem.held_out import HeldOut
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
 from wellcond.results.run import Run
-from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.treatment.memory import memory_of_step
 
 CHECKS, CLOSER = 6, 0.6

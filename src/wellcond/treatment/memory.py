@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from wellcond.network.calling import tensors_in
-from wellcond.problem.problem import Batch
-from wellcond.training.copies import CopyRun
+from wellcond.problem.batches import Batch
+from wellcond.training.copy_run import CopyRun
 
 
 def memory_of_step(run: CopyRun, batch: Batch) -> int:

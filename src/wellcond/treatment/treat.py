@@ -16,12 +16,12 @@ from wellcond.errors import Interrupted, WellcondError
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
 from wellcond.remedies import REMEDIES
-from wellcond.remedies.script_names import ScriptNames
 from wellcond.results import Progress
 from wellcond.results.progress import announce, shows_progress
 from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM
-from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
+from wellcond.training.passed_optimizer import PassedOptimizer
+from wellcond.training.script_names import ScriptNames
 from wellcond.treatment.comparison import Comparison
 from wellcond.treatment.conditions import conditions_of, first_steps, one_thread
 from wellcond.treatment.launching.by_name import LauncherName, launcher_of
@@ -119,8 +119,8 @@ def treat(
     later: Progress = lambda what, share: report(what, begin + (1 - begin) * share)  # noqa: E731
     with one_thread():
         conditions = conditions_of(problem, optimizer, momentum, steps, seeds, validation)
+        script = ScriptNames.of_caller(problem, conditions.optimizer)
         first = first_steps(conditions)
-    script = ScriptNames.of_caller(problem, optimizer_of(problem, optimizer))
 
     def in_script(treatment: Treatment) -> Treatment:
         arms = {name: replace(arm, code=script.lines(arm.code)) for name, arm in treatment.arms.items()}
@@ -138,7 +138,7 @@ def treat(
             if begin:
                 with one_thread():
                     of_diagnosis: Progress = lambda what, share: report(what, begin * share)  # noqa: E731
-                    findings = _diagnosed(problem, optimizer_of(problem, optimizer), comparison, of_diagnosis)
+                    findings = _diagnosed(problem, conditions.optimizer, comparison, of_diagnosis)
             comparison.train_untreated()
             if chosen is None:
                 comparison.screen(findings or ())

@@ -16,7 +16,8 @@ from wellcond.diagnosis import trial
 from wellcond.diagnosis.attempts import Allowance
 from wellcond.diagnosis.shared_norms import difference_of_places, shared_norm
 from wellcond.diagnosis.trial_result import SharedNorm
-from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import CopyTrainer
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(256, 8, generator=G)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -28,27 +29,17 @@ class Simulated:
     def __init__(self, law: Law, own: Optimizer | None = None, noise: float = 0.0, seed: int = 0) -> None:
         self.law, self.optimizer = law, own
         self.noise = np.exp(noise * np.random.default_rng(seed).standard_normal(10_000))
-        self.cost, self.recent, self.taken = Cost(), [None], 0
+        self.cost = Cost()
 
     def depends_on_seed(self) -> bool:
         return True
 
     @contextmanager
-    def in_step(self, _seed: int) -> Iterator[Simulated]:
-        self.taken = 0
-        yield self
+    def batches(self, _seed: int) -> Iterator[Iterator[None]]:
+        yield repeat(None)
 
     def start(self, lr: float, seed: int) -> SimulatedRun:
         return SimulatedRun(self, lr)
-
-    def join(self, run: SimulatedRun) -> None:
-        for _ in range(self.taken):
-            run.step()
-
-    def advance(self, runs: Collection[SimulatedRun]) -> None:
-        for run in runs:
-            run.step()
-        self.taken += 1
 
 
 class SimulatedRun:
@@ -63,7 +54,10 @@ class SimulatedRun:
     def as_run(self) -> Run:
         return Run(tuple(self.losses), self.diverged_at)
 
-    def step(self) -> None:
+    def training(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def step(self, _batch: None) -> None:
         if self.diverged_at is not None:
             return
         self.trainer.cost += Cost(1, 1)

@@ -12,7 +12,7 @@ from simulated import Law, Simulated, optimizer
 from wellcond.learning_rate.race.outcome import ALL_UP, NO_FALL, Race, went_up
 from wellcond.learning_rate.race.race import RATIO, race
 from wellcond.results.run import Run
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 
 
 def law(edge: float, best: float, floor: float = 0.1) -> Law:

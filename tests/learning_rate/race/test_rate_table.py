@@ -12,7 +12,7 @@ from zoo import normal, seeded
 import wellcond as wc
 from wellcond.errors import InvalidProblem, Unsupported
 from wellcond.learning_rate.race.gradient_noise import noise_scale
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 
 
 def noisy_mean(noise: float, batch: int, count: int = 4096) -> wc.Problem:

@@ -25,7 +25,8 @@ from wellcond.learning_rate.race.race import race
 from wellcond.learning_rate.race.suggest_lr import planned_steps, suggest_lr
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.results.quantities import COST, MAX_LR, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH
-from wellcond.training.copies import MEASURED_STEPS, CopyRun, CopyTrainer
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import MEASURED_STEPS, CopyTrainer
 
 
 def dense() -> wc.Problem:

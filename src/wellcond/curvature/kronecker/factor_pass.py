@@ -29,9 +29,10 @@ from wellcond.network.layers import (
     uncovered,
 )
 from wellcond.network.taps import tapped
+from wellcond.problem.batch_losses import Gradients
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.loss.likelihoods import Fields
-from wellcond.problem.problem import Gradients, Problem
+from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 
 MOST_LABEL_PASSES = 10_000

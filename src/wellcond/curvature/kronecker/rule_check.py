@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.network.layers import described_forward
-from wellcond.problem.problem import Gradients, Problem
+from wellcond.problem.batch_losses import Gradients
+from wellcond.problem.problem import Problem
 
 
 class RuleCheck:

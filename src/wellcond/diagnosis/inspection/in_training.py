@@ -18,8 +18,8 @@ from wellcond.errors import NonFinite
 from wellcond.network.calling import dense_parts, failing_layer, tensors_in
 from wellcond.network.guarded import Guarded
 from wellcond.network.isolation.copies import copied
-from wellcond.problem.batches import examples_in
-from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.batches import Batch, examples_in
+from wellcond.problem.problem import Problem
 from wellcond.results import Cost
 
 SECONDS = 1.0

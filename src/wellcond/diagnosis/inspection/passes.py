@@ -17,8 +17,9 @@ from wellcond.errors import NoLoss
 from wellcond.network.calling import failing_layer
 from wellcond.network.guarded import Guarded
 from wellcond.problem.apart import StepLoss
+from wellcond.problem.batch_losses import merged
 from wellcond.problem.batches import examples_in
-from wellcond.problem.problem import Problem, merged
+from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 
 PASSED_EXAMPLES, PASSED_BATCHES = 128, 2

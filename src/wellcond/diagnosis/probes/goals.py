@@ -20,7 +20,8 @@ from wellcond.diagnosis.probes.terms import have_moved
 from wellcond.network.calling import is_equal, tensors_in
 from wellcond.network.isolation.isolation import parameters_kept
 from wellcond.network.taps import bracketed
-from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.batches import Batch
+from wellcond.problem.problem import Problem
 
 FAR = 0.3
 """How far the weights are moved, over the RMS of each parameter."""

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from wellcond.network.calling import tensors_in
 from wellcond.network.taps import bracketed
-from wellcond.problem.batches import examples_in
+from wellcond.problem.batches import Batch, examples_in
 from wellcond.problem.loss.outputs import with_tensors
-from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.problem import Problem
 
 Change = Callable[[int, Any], Any]
 """What a call returns instead of its output, by the number of the call; None: what it returned."""

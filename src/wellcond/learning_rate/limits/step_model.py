@@ -13,7 +13,8 @@ from wellcond.curvature.hessian import Hessian
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.learning_rate.limits.preconditioned import Preconditioned
 from wellcond.learning_rate.limits.step_rules import momentum_of, rule_of
-from wellcond.problem.problem import Gradients, Problem
+from wellcond.problem.batch_losses import Gradients
+from wellcond.problem.problem import Problem
 from wellcond.training.optimizers import current_lr, groups_of, is_decoupled, pre_hooks
 
 HOOKED = """\

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wellcond.problem.problem import Batch
+from wellcond.problem.batches import Batch
 from wellcond.results import Cost
-from wellcond.training.copies import CopyRun, CopyTrainer
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import CopyTrainer
 
 BATCHES, POINTS = 8, 4
 """Gradients at one set of weights, and places along a run where they are measured."""

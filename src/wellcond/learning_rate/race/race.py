@@ -14,10 +14,12 @@ from torch.optim import SGD, Adagrad, Optimizer
 
 from wellcond.errors import Interrupted, NonFinite
 from wellcond.learning_rate.race.horizon import DRIFT, FLAT, PLAIN_DRIFT, choose, falls, last_loss, last_losses
+from wellcond.learning_rate.race.in_step import RECENT, in_step
 from wellcond.learning_rate.race.outcome import ABOVE_CONSTANT, ALL_UP, LIKE_CONSTANT, NO_FALL, Race, went_up
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, number
-from wellcond.training.copies import RECENT, CopyRun, CopyTrainer
+from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.optimizers import peak_lr
 from wellcond.training.planned_schedule import PlannedSchedule
 
@@ -155,7 +157,7 @@ class _Race:
             self.runs[k].release()
         if self.schedule is not None or not self.runs:
             self.stack.close()
-            self.field = self.stack.enter_context(self.trainer.in_step(self.seed))
+            self.field = self.stack.enter_context(in_step(self.trainer, self.seed))
             self.runs = {k: run for k, run in self.runs.items() if k not in rates}
         self._join(rates, length)
         runs = [self.runs[k] for k in rates]

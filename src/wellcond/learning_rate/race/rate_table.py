@@ -23,7 +23,7 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress, Result, Row, number, text_table
 from wellcond.results.quantities import COST, GRADIENT_NOISE_SCALE, SUGGESTED_LR, SUGGESTED_LR_HIGH, SUGGESTED_LR_LOW
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.optimizers import deep_copy
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
 

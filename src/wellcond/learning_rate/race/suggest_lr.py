@@ -18,11 +18,12 @@ from wellcond.learning_rate.race.race import race
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.network.calling import tensors_in
 from wellcond.network.isolation.arithmetic import own_arithmetic
-from wellcond.problem.problem import Batch, Problem
+from wellcond.problem.batches import Batch
+from wellcond.problem.problem import Problem
 from wellcond.results import Progress, number
 from wellcond.results.progress import announce, shows_progress
 from wellcond.results.text import sentence
-from wellcond.training.copies import CopyTrainer
+from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, configured_lr, largest_lr
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
@@ -44,9 +45,6 @@ LARGE = 10.0
 NO_OPTIMIZER = "scheduler is given without the optimizer that it is for: pass both."
 
 
-@led
-@shows_progress
-@torch.inference_mode(False)  # what is copied in inference mode cannot be trained
 def suggest_lr(
     problem: Problem,
     optimizer: PassedOptimizer | None = None,
@@ -110,6 +108,33 @@ def suggest_lr(
         raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1.")
     if scheduler is not None and optimizer is None:
         raise ValueError(NO_OPTIMIZER)
+    return _suggest_lr(
+        problem,
+        optimizer,
+        steps=steps,
+        scheduler=scheduler,
+        validation=validation,
+        momentum=momentum,
+        max_steps=max_steps,
+        progress=progress,
+    )
+
+
+@led
+@shows_progress
+@torch.inference_mode(False)  # what is copied in inference mode cannot be trained
+def _suggest_lr(
+    problem: Problem,
+    optimizer: PassedOptimizer | None,
+    *,
+    steps: int,
+    scheduler: MakeScheduler | None,
+    validation: Any,
+    momentum: float,
+    max_steps: int,
+    progress: Progress | None,
+) -> SuggestedRate:
+    """The rate, by settings that are known to be possible: all processes of a training can do their shares."""
     report = progress or (lambda _what, _share: None)
     optimizer = optimizer_of(problem, optimizer)
     try:

@@ -21,8 +21,9 @@ from wellcond.curvature.spectra.exact import block_spectra
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import ConvolutionRows
 from wellcond.problem.arguments import check_problem
+from wellcond.problem.batch_losses import Gradients
 from wellcond.problem.evaluation import Evaluation
-from wellcond.problem.problem import Gradients, Problem
+from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
 from wellcond.results.progress import shows_progress
 from wellcond.results.quantities import FISHER, GRADIENT, INPUT, KRONECKER

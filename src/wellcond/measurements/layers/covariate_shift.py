@@ -19,7 +19,8 @@ from wellcond.network.module_names import ModuleNames
 from wellcond.network.order import Layer, layers_in_order
 from wellcond.network.taps import bracketed
 from wellcond.problem.arguments import check_problem
-from wellcond.problem.problem import Gradients, Problem
+from wellcond.problem.batch_losses import Gradients
+from wellcond.problem.problem import Problem
 from wellcond.results import ByLayer, Cost, Progress, Row, number, quantities, text_table
 from wellcond.results.progress import shows_progress
 from wellcond.results.text import WHOLE_MODEL

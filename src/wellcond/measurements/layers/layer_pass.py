@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from wellcond.measurements.layers.conditioning import ConditioningTable, conditioning_table
 from wellcond.measurements.layers.neurons import NeuronTable, ReluUnits
+from wellcond.problem.batch_losses import Gradients, merged
 from wellcond.problem.evaluation import Evaluation
-from wellcond.problem.problem import Gradients, Problem, merged
+from wellcond.problem.problem import Problem
 from wellcond.results import Progress
 
 

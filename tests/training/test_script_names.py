@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import wellcond as wc
-from wellcond.remedies.script_names import ScriptNames, made_loss
+from wellcond.training.script_names import ScriptNames, made_loss
 
 SCRIPT = """
 import torch
@@ -123,3 +123,61 @@ def test_the_name_of_a_training_step_is_that_of_its_function() -> None:
     model = nn.Linear(2, 1)
     script = ScriptNames.of_caller(wc.Problem.from_step(model, squares, torch.ones(4, 2)))
     assert script.lines("step_of_unscaled = training_step") == "step_of_unscaled = squares"
+
+
+class Loop:
+    """A class that trains, as in many scripts: everything is an attribute."""
+
+    def __init__(self, lr: float = 0.1, reduction: str = "mean") -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        self.criterion = nn.CrossEntropyLoss(reduction=reduction)
+        self.train_loader = [tuple(part[:64] for part in wc.digits())]
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 10)
+
+    def names(self) -> ScriptNames:
+        problem = wc.Problem(self.model, self.criterion, self.train_loader)  # problem.model is no name to train by
+        return ScriptNames.of_caller(problem, self.optimizer)
+
+    def loss(self) -> float:
+        (batch,) = self.train_loader
+        return float(self.criterion(self.model(batch[0]), batch[1]).detach())
+
+
+OF_LOOP = {
+    "model": "self.model",
+    "loss": "self.criterion",
+    "loader": "self.train_loader",
+    "optimizer": "self.optimizer",
+    "scheduler": "self.schedule",
+}
+
+
+def test_in_a_method_names_are_attributes_of_self() -> None:
+    assert Loop().names().names == OF_LOOP
+
+
+def test_outside_of_it_they_are_attributes_of_the_object() -> None:
+    loop = Loop()
+    script = ScriptNames.of_caller(wc.Problem(loop.model, loop.criterion, loop.train_loader), loop.optimizer)
+    assert script.names["model"] == "loop.model"
+    assert script.names["optimizer"] == "loop.optimizer"
+
+
+def test_lines_with_attributes_can_be_pasted_into_the_method() -> None:
+    """An attribute can be assigned, but it is neither the name of a function nor that of a parameter."""
+    script = ScriptNames(OF_LOOP)
+    new = "model = wc.nn.with_standardized_inputs(model, loader)\noptimizer = torch.optim.Adam(model.parameters())"
+    of_a_function = "def loss(outputs, targets, summed=loss):\n    return summed(outputs, targets) / 64"
+    of_a_parameter = "apply = lambda model: model.eval()\napply(model)"
+    loop = Loop(reduction="sum")
+    names = {"self": loop, "wc": wc, "torch": torch}
+    before = loop.loss()
+    exec(script.lines(of_a_function), names)
+    assert loop.loss() == pytest.approx(before / 64)
+    exec(script.lines(new), names)
+    assert isinstance(loop.optimizer, torch.optim.Adam)
+    assert loop.optimizer.param_groups[0]["params"][0] is next(loop.model.parameters())
+    exec(script.lines(of_a_parameter), names)
+    assert not loop.model.training

@@ -9,7 +9,7 @@ import sys
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ from wellcond.problem.training_step import TrainingStep
 
 IMPORTS = {"torch": "import torch", "nn": "from torch import nn", "wc": "import wellcond as wc"}
 """Modules that lines use, and the lines that import them."""
+LIBRARIES = ("torch", "wellcond", "builtins")
+"""Where classes are from whose objects are no places of a script: `problem.model` is no name that it trains by."""
 DEPRECATED = ("size_average", "reduce")
 """Arguments of torch's losses that `reduction` has replaced."""
 
@@ -31,7 +33,7 @@ class ScriptNames:
     """Names of a script, for lines that are written with `model`, `loss`, `loader`, `optimizer` and `scheduler`.
 
     Attributes:
-        names: What the script calls these, where that is known.
+        names: What the script calls these, where that is known: `net`, or `self.net` in a method.
         definitions: Lines that make what the script has under no name, by the name that lines use.
 
     Example:
@@ -80,9 +82,14 @@ class ScriptNames:
         uses = {token.string for i, token in enumerate(tokens) if _is_variable(tokens, i)}
         reads = _names_read(code)
         reads |= {other for name in reads & self.definitions.keys() for other in _names_read(self.definitions[name])}
-        taken = {own for name, own in self.names.items() if own != name and own in uses}
+        bound, made = _names_bound(code)
+        # a name that lines use for something else; and an attribute can be assigned, but no parameter or function
+        taken = {
+            own for name, own in self.names.items() if own != name and (own in uses or ("." in own and name in bound))
+        }
         first = [line for name, line in self.definitions.items() if name in reads]
         first += [f"{name} = {own}" for name, own in self.names.items() if own in taken and name in reads]
+        last = [f"{own} = {name}" for name, own in self.names.items() if "." in own and own in taken and name in made]
         others = {name: own for name, own in self.names.items() if own != name and own not in taken}
         lines = code.splitlines(keepends=True)
         for i in reversed(range(len(tokens))):
@@ -90,7 +97,7 @@ class ScriptNames:
             if own is not None and _is_variable(tokens, i):
                 (row, begin), (_, end) = tokens[i].start, tokens[i].end
                 lines[row - 1] = lines[row - 1][:begin] + own + lines[row - 1][end:]
-        return "\n".join([*first, "".join(lines)])
+        return "\n".join([*first, "".join(lines), *last])
 
 
 def made_loss(problem: Problem) -> str:
@@ -138,23 +145,39 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _binds(frame: FrameType, value: Any) -> bool:
-    return any(each is value for scope in (frame.f_locals, frame.f_globals) for each in scope.values())
+    return any(each is value for _, each in (*frame.f_globals.items(), *_names_in(frame)))
+
+
+def _names_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """What a function knows by a name of its own: its variables, and the attributes of objects, `self` first."""
+    variables = frame.f_locals
+    yield from variables.items()
+    for owner in sorted(variables, key=lambda name: name != "self"):
+        value = variables[owner]
+        if type(value).__module__.partition(".")[0] in LIBRARIES or isinstance(value, (type, ModuleType, FunctionType)):
+            continue
+        parts = {
+            **getattr(value, "__dict__", {}),
+            **(dict(value.named_children()) if isinstance(value, nn.Module) else {}),
+        }
+        yield from ((f"{owner}.{name}", each) for name, each in parts.items() if str(name).isidentifier())
 
 
 def _name_in(frames: list[FrameType], usual: str, value: Any) -> str:
     """The name of an object in the first of some frames that has one; the usual name before others."""
     for frame in frames:
-        for scope in (frame.f_locals, frame.f_globals):
-            if scope.get(usual) is value:
-                return usual
-            if own := next((n for n, each in scope.items() if each is value and not n.startswith("_")), ""):
-                return own
+        for scope in (list(_names_in(frame)), list(frame.f_globals.items())):
+            own = [
+                name for name, each in scope if each is value and not any(n.startswith("_") for n in name.split("."))
+            ]
+            if own:
+                return usual if usual in own else own[0]
     return ""
 
 
 def _schedule_in(frames: list[FrameType], optimizer: Any) -> str:
     for frame in frames:
-        for name, value in {**frame.f_globals, **frame.f_locals}.items():
+        for name, value in (*_names_in(frame), *frame.f_globals.items()):
             if isinstance(value, LRScheduler) and getattr(value, "optimizer", None) is optimizer is not None:
                 return name
     return ""
@@ -166,6 +189,28 @@ def _names_read(code: str) -> set[str]:
     except SyntaxError:
         return set()
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def _names_bound(code: str) -> tuple[set[str], set[str]]:
+    """Names that code binds in another way than by an assignment; and those of them that it makes for what follows."""
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return set(), set()
+    bound: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, (ast.For, ast.comprehension)):
+            bound |= {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
+    made = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    made |= {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    return bound | made, made
 
 
 def _is_variable(tokens: list[tokenize.TokenInfo], place: int) -> bool:
