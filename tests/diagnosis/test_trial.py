@@ -251,7 +251,7 @@ def test_neighbors_and_a_linear_fit_tell_labels_from_shuffled_ones() -> None:
 def test_of_large_inputs_every_few_numbers_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = clusters()
     whole = relation(problem(network(features=4), (x[:, ::2].contiguous(), y)))
-    monkeypatch.setattr(labels_module, "MOST_FEATURES", math.ceil(x.shape[1] / 2))
+    monkeypatch.setattr(labels_module, "PROBED_FEATURES", math.ceil(x.shape[1] / 2))
     assert relation(problem(batches=(x, y))) == whole
 
 
@@ -377,7 +377,7 @@ def test_classes_that_do_not_occur_add_nothing_to_the_loss_of_a_constant() -> No
 def test_probes_see_as_many_examples_as_have_few_outputs_but_two_at_least(
     most: int, examples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mini_batches_module, "MOST_OUTPUTS", most)
+    monkeypatch.setattr(mini_batches_module, "PROBED_OUTPUTS", most)
     batches = [(torch.randn(32, 4), torch.randn(32, 3)) for _ in range(2)]
     of = wc.Problem(nn.Linear(4, 3), nn.MSELoss(), batches, dropout=3)
     fewer = with_fewer_outputs(of, 32 * 3)
@@ -390,7 +390,7 @@ def test_probes_see_as_many_examples_as_have_few_outputs_but_two_at_least(
 
 
 def test_a_diagnosis_probes_a_part_of_a_batch_with_very_many_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mini_batches_module, "MOST_OUTPUTS", 30)
+    monkeypatch.setattr(mini_batches_module, "PROBED_OUTPUTS", 30)
     seen: list[int] = []
     real = diagnose_module.behavior
 

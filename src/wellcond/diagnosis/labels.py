@@ -17,7 +17,7 @@ from wellcond.problem.problem import Problem
 
 EXAMPLES_READ = 1024
 BATCHES_READ = 64
-MOST_FEATURES = 2**14
+PROBED_FEATURES = 2**14
 """Numbers of an example that are probed; of larger images every few pixels are."""
 SHUFFLES = 100
 MOST_COLUMNS = 16
@@ -131,7 +131,7 @@ def relation(problem: Problem) -> Relation | None:
     labels = torch.cat([y for _, y in pairs])[:EXAMPLES_READ]
     is_regression = labels.is_floating_point() and not bool(((labels == 0) | (labels == 1)).all())
     x = x.flatten(1)
-    return related(x[:, :: math.ceil(x.shape[1] / MOST_FEATURES)].double(), columns(labels), is_regression)
+    return related(x[:, :: math.ceil(x.shape[1] / PROBED_FEATURES)].double(), columns(labels), is_regression)
 
 
 def related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:

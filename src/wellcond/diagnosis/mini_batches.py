@@ -20,7 +20,7 @@ MOST_EXAMPLES = 64
 """Examples in a mini-batch that is cut from a larger batch: enough to see from its gradient whether a step helps."""
 MOST_BATCHES = 8
 """Mini-batches of a trial."""
-MOST_OUTPUTS = 2**24
+PROBED_OUTPUTS = 2**24
 """Numbers of a batch's outputs that probes compare, one pass after another; those of two examples may be more."""
 
 
@@ -52,11 +52,11 @@ def with_fewer_outputs(problem: Problem, outputs: int) -> Problem:
         problem: Is returned itself if they are not, or if the batch cannot be cut.
         outputs: Numbers that the model returns for it, such as the logits of all words for every token.
     """
-    if outputs <= MOST_OUTPUTS:
+    if outputs <= PROBED_OUTPUTS:
         return problem
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         _, batch = next(data)
-    fitting = max(2, MOST_OUTPUTS * examples_in(batch) // outputs)
+    fitting = max(2, PROBED_OUTPUTS * examples_in(batch) // outputs)
     if fitting >= examples_in(batch) or not runs_on_part(problem, batch):
         return problem
     fewer = [first_examples(batch, fitting)]
