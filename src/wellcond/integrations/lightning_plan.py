@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from wellcond.integrations.lightning_step import detached, training_step
 from wellcond.integrations.plan import Plan
 from wellcond.problem.problem import Problem
 from wellcond.training.passed_optimizer import optimizers_in
+from wellcond.training.schedule import schedules_in
 
 AUTOCAST = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 """Dtype of the autocast of a trainer, by its precision."""
@@ -52,7 +52,8 @@ def planned(trainer: Any, module: Any, train_dataloaders: Any = None, datamodule
             )
             steps = about.estimated_stepping_batches
             length = int(steps) if 0 < steps < math.inf else None
-            yield Plan(problem, optimizers, scheduler, length, about.steps_per_epoch if is_by_epoch else 1)
+            between = about.steps_per_epoch if is_by_epoch else 1
+            yield Plan(problem, optimizers, scheduler, length, between, is_by_epoch)
         finally:
             module.to(device)
             if datamodule is not None:
@@ -97,28 +98,6 @@ class TrainerBefore:
         if self.num_training_batches == math.inf:
             return float(self.max_steps)
         return min(most, float(self.steps_per_epoch * max(self.max_epochs, 1)))
-
-
-def schedules_in(configured: Any) -> Iterator[tuple[LRScheduler, bool]]:
-    """Every schedule in what `configure_optimizers` returns, and whether it is stepped once per epoch.
-
-    Example:
-        >>> import torch
-        >>> sgd = torch.optim.SGD([torch.zeros(1)], lr=0.1)
-        >>> schedule = torch.optim.lr_scheduler.StepLR(sgd, 10)
-        >>> by_step = {"optimizer": sgd, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-        >>> [is_by_epoch for form in (([sgd], [schedule]), by_step) for _, is_by_epoch in schedules_in(form)]
-        [True, False]
-    """
-    if isinstance(configured, Mapping) and "scheduler" in configured:
-        yield configured["scheduler"], configured.get("interval", "epoch") == "epoch"
-    elif isinstance(configured, Mapping):
-        yield from schedules_in(configured.get("lr_scheduler"))
-    elif isinstance(configured, Sequence):
-        for part in configured:
-            yield from schedules_in(part)
-    elif isinstance(configured, LRScheduler):
-        yield configured, True
 
 
 class _Together:

@@ -30,6 +30,7 @@ class Plan:
         scheduler: The schedule of its rates, if there is one.
         steps: Steps that the optimizer will take; None if that is not known.
         steps_between: Steps of the optimizer from one step of the schedule to the next.
+        is_by_epoch: Whether the schedule is stepped once per epoch, and not after every step of the optimizer.
     """
 
     problem: Problem
@@ -37,10 +38,13 @@ class Plan:
     scheduler: Any = None
     steps: int | None = None
     steps_between: int = 1
+    is_by_epoch: bool = False
 
     def diagnose(self, **options: Any) -> Diagnosis:
         """`wellcond.diagnose` of this training."""
-        return diagnose(self.problem, self.optimizer, **{"scheduler": self.scheduler, **options})
+        interval = "epoch" if self.is_by_epoch else "step"
+        scheduler = None if self.scheduler is None else {"scheduler": self.scheduler, "interval": interval}
+        return diagnose(self.problem, self.optimizer, **{"scheduler": scheduler, **options})
 
     def suggest_lr(self, **options: Any) -> SuggestedRate:
         """`wellcond.suggest_lr` for this training, of this length and with this schedule."""
