@@ -120,9 +120,9 @@ def diagnose(
         optimizer = optimizer_of(problem, passed if alone is None else alone.scheduler)
         held = held_groups(problem, optimizer)
         lr = max(map(current_lr, held), default=None)
-        found = stepped(passed if scheduler is None else scheduler, optimizer)
+        timed = stepped(passed if scheduler is None else scheduler, optimizer)
         lines_of = lines_by_remedy(problem, optimizer)
-        script = ScriptNames.of_caller(problem, optimizer, None if found is None else found.scheduler)
+        script = ScriptNames.of_caller(problem, optimizer, None if timed is None else timed.scheduler)
         asked, at_call = problem, problem.cost
         with asked.as_trained():
             problem = in_working_mode(taken_apart(asked))
@@ -154,8 +154,8 @@ def diagnose(
             optimizer,
             weights=weight_norms(problem),
             only=None if layers is None else chosen,
-            scheduled_lr=0.0 if found is None else scheduled_lr(found.scheduler),
-            schedule=None if found is None else schedule_of(found.scheduler, is_by_epoch=found.is_by_epoch),
+            scheduled_lr=0.0 if timed is None else scheduled_lr(timed.scheduler),
+            schedule=None if timed is None else schedule_of(timed.scheduler, is_by_epoch=timed.is_by_epoch),
         )
         with problem.as_trained():
             evidence = _inspected(evidence, parts)

@@ -21,7 +21,7 @@ TOP = 0.999
 END = 1e-9
 """Share of the highest rate: one that is larger and then exactly zero has come to its end as planned."""
 SHORT_RUN = 1000
-"""Steps of an ordinary short run: what a decay comes to is summed over so many after its highest rate."""
+"""Steps of an ordinary short run: what a decay comes to is summed over this many after its highest rate."""
 INTERVALS = ("step", "epoch")
 
 
@@ -129,9 +129,9 @@ def stepped(passed: Any, optimizer: Optimizer | None = None) -> Stepped | None:
         return None
     if not isinstance(passed, (Mapping, Sequence)):
         return Stepped(passed, is_by_epoch=False)
-    found = list(schedules_in(passed))
-    own = [each for each in found if optimizer is None or getattr(each.scheduler, "optimizer", None) is optimizer]
-    return next(iter(own or found[:1] if len(found) < 2 else own), None)
+    every = list(schedules_in(passed))
+    own = [each for each in every if optimizer is None or getattr(each.scheduler, "optimizer", None) is optimizer]
+    return next(iter(own or (every if len(every) < 2 else [])), None)
 
 
 def schedules_in(configured: Any) -> Iterator[Stepped]:

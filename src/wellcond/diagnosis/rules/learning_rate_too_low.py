@@ -191,7 +191,7 @@ def _gone(schedule: Schedule) -> int:
 
 
 def _halves_in(trial: Trial | None, steps: float) -> bool:
-    """Whether so many steps at its own rate take the loss below half of what it was, and of a constant's."""
+    """Whether this many steps at its own rate take the loss below half of what it was, and of a constant's."""
     if trial is None or trial.own is None:
         return False
     losses = trial.own.run.losses
