@@ -15,6 +15,7 @@ from wellcond.problem.batches import own_copies
 from wellcond.problem.loss.outputs import own_loss
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
+from wellcond.results import Cost
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,13 @@ class StepOutputs:
         calls: list[tuple[tuple[Any, ...], dict[str, Any], Tensor]] = []
 
         def noted(*args: Any, **kwargs: Any) -> Tensor:
-            given = own_copies((args, kwargs))
+            copies = own_copies((args, kwargs))
             with torch.no_grad():
-                calls.append((*given, problem.model(*args, **kwargs)))
+                calls.append((*copies, problem.model(*args, **kwargs)))
             return calls[-1][2].detach().clone().requires_grad_()
 
         _run(problem, batch, noted)
+        problem.count_copies(Cost(forwards=len(calls)))
         ((args, kwargs, outputs),) = calls
         if not isinstance(outputs, Tensor):
             raise ValueError("the model returns more than one tensor.")
@@ -67,6 +69,7 @@ class StepOutputs:
         """The outputs for other arguments: a forward pass."""
         with torch.no_grad(), rng_kept(self.problem.device):
             seed_generators(0, self.problem.device)
+            self.problem.count_copies(Cost(forwards=1))
             outputs: Tensor = self.problem.model(*own_copies(args), **own_copies(kwargs))
         return outputs
 

@@ -14,13 +14,13 @@ LABELS = (torch.randn(3, 20, generator=G)[torch.arange(3), FIELDS].sum(1) > 0).l
 
 
 class Fields(nn.Module):
-    def __init__(self, made: str) -> None:
+    def __init__(self, how: str) -> None:
         super().__init__()
         torch.manual_seed(0)
         table = nn.Embedding(20, 6)
-        if made == "one":
+        if how == "one":
             self.tables = nn.ModuleList([table] * 3)
-        elif made == "each":
+        elif how == "each":
             self.tables = nn.ModuleList([nn.Embedding(20, 6) for _ in range(3)])
         else:
             self.first, self.second = table, table  # names for one table, as an encoder and a decoder have them
@@ -32,9 +32,9 @@ class Fields(nn.Module):
         return out
 
 
-@pytest.mark.parametrize(("made", "expected"), [("one", [("tables.0", "warning")]), ("each", []), ("shared", [])])
-def test_one_table_for_several_fields(made: str, expected: list[tuple[str, str]]) -> None:
-    model = Fields(made)
+@pytest.mark.parametrize(("how", "expected"), [("one", [("tables.0", "warning")]), ("each", []), ("shared", [])])
+def test_one_table_for_several_fields(how: str, expected: list[tuple[str, str]]) -> None:
+    model = Fields(how)
     problem = wc.Problem(model, nn.CrossEntropyLoss(), [(FIELDS[k::3], LABELS[k::3]) for k in range(3)])
     findings = wc.diagnose(problem, torch.optim.Adam(model.parameters(), 1e-3), select=["shared-weight"]).findings
     assert [(each.layer, each.severity) for each in findings] == expected

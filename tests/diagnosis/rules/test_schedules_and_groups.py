@@ -119,8 +119,8 @@ def test_what_configure_optimizers_returns_is_stepped_once_per_epoch():
     problem = wc.Problem(model, nn.CrossEntropyLoss(), BATCHES)
     by_epoch = [optimizer], [ExponentialLR(optimizer, 0.8)]
     by_step = {"optimizer": optimizer, "lr_scheduler": {"scheduler": by_epoch[1][0], "interval": "step"}}
-    found = [wc.diagnose(problem, form).findings for form in (by_epoch, by_step)]
-    assert [[each.severity for each in one if each.rule == "learning-rate-too-low"] for one in found] == [
+    findings = [wc.diagnose(problem, form).findings for form in (by_epoch, by_step)]
+    assert [[each.severity for each in one if each.rule == "learning-rate-too-low"] for one in findings] == [
         [],
         ["severe"],
     ]

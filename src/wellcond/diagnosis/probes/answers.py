@@ -27,9 +27,9 @@ PERFECT = 1e-4
 """Gradient of the loss at a copy of the inputs over that at those of other examples, if copying is right."""
 ALWAYS = 0.95
 """Share of counted places at which copying is right. BERT leaves a tenth of what it asks for as it is."""
-ALIKE = 0.05
+OF_PADDING = 0.05
 """Variance of the inputs at places that do not count, over that at all places, below which they are padding."""
-SURE = 30.0
+COPIED = 30.0
 """Logit of the token that is copied."""
 DEPENDS = 1e-3
 """Relative change of outputs from which on they depend on inputs: rounding is below 1e-4."""
@@ -53,7 +53,7 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _Called:
     """A call of the model: its inputs, outputs, the gradient of the loss at any outputs, and those for other inputs."""
 
     inputs: Any
@@ -141,15 +141,15 @@ def _is_fixed(values: Tensor, places: Tensor) -> bool:
     number = places.double().sum(0).clamp(min=1)
     mean = (values * places).sum(0) / number
     spread = ((values - mean).square() * places).sum() / places.sum().clamp(min=1)
-    return bool(spread <= ALIKE * values.var(0, correction=0).mean())
+    return bool(spread <= OF_PADDING * values.var(0, correction=0).mean())
 
 
-def _call_of(subject: Subject) -> _Call | None:
+def _call_of(subject: Subject) -> _Called | None:
     problem = subject.problem
     if isinstance(problem.loss, TrainingStep):
         with contextlib.suppress(Exception):  # a step may take more from the model than one call
             step = StepOutputs.of(problem, subject.inputs)
-            return _Call(
+            return _Called(
                 (step.args, step.kwargs), step.outputs, step.gradient, lambda inputs: step.outputs_for(*inputs)
             )
         return None
@@ -157,10 +157,10 @@ def _call_of(subject: Subject) -> _Call | None:
     if outputs is None or outputs.numel() > MOST_VALUES or ExchangedOutputs.of(subject) is None:
         return None
     every = ExchangedOutputs(problem, outputs.detach(), subject.targets)
-    return _Call(subject.inputs, every.outputs, every.gradient, subject.outputs_for)
+    return _Called(subject.inputs, every.outputs, every.gradient, subject.outputs_for)
 
 
-def _copies(call: _Call) -> Iterator[_Copy]:
+def _copies(call: _Called) -> Iterator[_Copy]:
     outputs = call.outputs
     for tensor in named_tensors(call.inputs).values():
         if tensor.dim() < 2 or len(tensor) != len(outputs) or tensor.dtype == torch.bool:
@@ -169,14 +169,14 @@ def _copies(call: _Call) -> Iterator[_Copy]:
             for dim in {1, outputs.dim() - 1}:
                 others, classes = outputs.shape[:dim] + outputs.shape[dim + 1 :], outputs.shape[dim]
                 if tensor.shape == others and 0 <= int(tensor.min()) <= int(tensor.max()) < classes:
-                    logits = SURE * F.one_hot(tensor.long(), classes).movedim(-1, dim).to(outputs)
+                    logits = COPIED * F.one_hot(tensor.long(), classes).movedim(-1, dim).to(outputs)
                     yield _Copy(tensor, lambda t: t, logits, dim)
             continue
         for view in _views(tensor, outputs.shape):
             part = view(tensor).to(outputs.dtype)
             yield _Copy(tensor, view, part, None)
             if bool(((part == 0) | (part == 1)).all()):
-                yield _Copy(tensor, view, SURE * (2 * part - 1), None)
+                yield _Copy(tensor, view, COPIED * (2 * part - 1), None)
 
 
 def _views(tensor: Tensor, shape: torch.Size) -> Iterator[Callable[[Tensor], Tensor]]:

@@ -258,17 +258,17 @@ def forgets_at_once(evidence: Evidence) -> Iterator[Finding]:
     if network_has_learned(evidence) or (trial is not None and trial.has_learned):
         return
     for name, module in evidence.problem.model.named_modules():
-        kept = min(_kept(module), default=1.0)
-        if FORGETS.is_warning(kept):
+        gate = min(_gates(module), default=1.0)
+        if FORGETS.is_warning(gate):
             trains = trial is not None and trial.halves
             yield Finding(
                 rule="vanishing-gradient",
                 layer=name,
-                severity="severe" if FORGETS.is_severe(kept) and not trains else "warning",
+                severity="severe" if FORGETS.is_severe(gate) and not trains else "warning",
                 basis="proven",
-                summary=f"{name or 'the model'} keeps {number(kept)} of its state in each step, by the biases of its "
+                summary=f"{name or 'the model'} keeps {number(gate)} of its state in each step, by the biases of its "
                 "gates: it forgets what was before.",
-                evidence={"kept per step": kept},
+                evidence={"kept per step": gate},
                 limits=FORGETS.limits(),
                 reason="The gradient that goes back through a state is multiplied by the gate at each step.",
                 remedy="# start the biases of the forget gates, bias_ih_l0[hidden_size : 2 * hidden_size], at 0 or "
@@ -276,7 +276,7 @@ def forgets_at_once(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _kept(module: nn.Module) -> Iterator[float]:
+def _gates(module: nn.Module) -> Iterator[float]:
     """Of each layer and direction, the median of what gates keep in a step; their biases are the second part of all."""
     if not isinstance(module, (nn.LSTM, nn.LSTMCell)):
         return
