@@ -214,3 +214,25 @@ def test_persistent_workers_that_the_user_reads_are_not_disturbed() -> None:
     assert len(problem(data).batches) == 3
     assert len(list(reading)) == 3
     assert data._iterator is reading
+
+
+class Side:
+    """Inputs and targets from two loaders, each with a generator of its own."""
+
+    def __init__(self, *seeds: int) -> None:
+        numbers = torch.arange(64.0)[:, None]
+        self.loaders = [
+            DataLoader(TensorDataset(numbers), 8, shuffle=True, generator=torch.Generator().manual_seed(seed))
+            for seed in seeds
+        ]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for (x,), (y,) in zip(*self.loaders, strict=True):
+            yield x, y
+
+
+@pytest.mark.parametrize(("seeds", "are_pairs"), [((3, 3), True), ((3, 4), False)])
+def test_two_loaders_shuffle_apart_or_alike_as_they_do_in_training(seeds: tuple[int, int], are_pairs: bool) -> None:
+    problem = wc.Problem(nn.Linear(1, 1), nn.MSELoss(), Side(*seeds))
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        assert all(torch.equal(x, y) for _, (x, y) in data) is are_pairs

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Adam, Optimizer
 from torch.optim import lr_scheduler as schedules
 
-from wellcond.training.schedule import schedule_of
+from wellcond.training.schedule import schedule_of, stepped
 
 Make = Callable[[Optimizer], Any]
 SOON_OVER: dict[str, Make] = {
@@ -80,3 +80,28 @@ def test_how_often_it_is_stepped(per_step: int, expected: bool) -> None:
     schedule = schedule_of(scheduler)
     assert schedule is not None
     assert schedule.is_per_batch is expected
+
+
+def test_a_schedule_that_is_stepped_once_per_epoch_is_passed_in_the_form_of_lightning() -> None:
+    optimizer, other = adam(), adam()
+    own, another = schedules.ExponentialLR(optimizer, 0.9), schedules.ExponentialLR(other, 0.9)
+    configured = [optimizer, other], [another, {"scheduler": own, "interval": "step"}]
+    assert stepped(own) == (own, False, False)
+    assert stepped({"scheduler": own, "interval": "epoch"}) == (own, True, True)
+    assert stepped(configured, optimizer) == (own, False, True)
+    assert stepped(configured, other) == (another, True, True)
+    assert stepped(optimizer) is None
+    schedule = schedule_of(own, is_by_epoch=True)
+    assert schedule is not None
+    assert not schedule.is_per_batch
+    with pytest.raises(ValueError, match=r"'batch'.*epoch"):
+        stepped({"scheduler": own, "interval": "batch"})
+
+
+def test_when_a_schedule_ends() -> None:
+    never, at_zero = schedule_of(schedules.ExponentialLR(adam(), 0.9)), schedule_of(schedules.PolynomialLR(adam(), 20))
+    assert never is not None
+    assert at_zero is not None
+    assert (never.ends, at_zero.ends) == (None, 20)
+    assert never.worth == pytest.approx(10)
+    assert at_zero.worth == pytest.approx(10.5)

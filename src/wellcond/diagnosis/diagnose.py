@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -44,7 +44,7 @@ from wellcond.results.progress import shows_progress
 from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM, current_lr, held_groups
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of, scheduled_lr
-from wellcond.training.schedule import schedule_of
+from wellcond.training.schedule import schedule_of, stepped
 from wellcond.training.script_names import ScriptNames
 
 
@@ -54,7 +54,7 @@ def diagnose(
     problem: Problem,
     optimizer: PassedOptimizer | None = None,
     *,
-    scheduler: LRScheduler | None = None,
+    scheduler: LRScheduler | Mapping[str, Any] | None = None,
     budget: Literal["fast", "full"] | float = "fast",
     layers: str | Collection[str] | None = None,
     select: Collection[str] | None = None,
@@ -79,8 +79,9 @@ def diagnose(
     Args:
         problem: What to measure.
         optimizer: Optimizer that trains the model, if there is one; or what `configure_optimizers` returns.
-        scheduler: Schedule of its rates, in place of the optimizer or with it: a copy of it is stepped, to see which
-            rates it comes to. The highest of them is judged if the present one is too low.
+        scheduler: Schedule of its rates, in place of the optimizer or with it, which training steps after every step of
+            the optimizer; `{"scheduler": scheduler, "interval": "epoch"}` is one that it steps once per epoch. A copy
+            of it is stepped, to see which rates it comes to, and how soon they are gone.
         budget: `"fast"` takes at most 100 u, where u is one training step, or two seconds where that is longer: the
             layers of the first batches, and about 8 Hessian products, which stop at an estimated error of 1 % and have
             no certificate. What does not fit is named in `.left_out`. `"full"` measures all batches, goes on until 1 %
@@ -97,7 +98,7 @@ def diagnose(
         Findings and all numbers, with what they hold for, what each part cost, and what is missing.
 
     Raises:
-        ValueError: There is no such rule or budget.
+        ValueError: There is no such rule, budget or interval of a scheduler.
         InvalidProblem: The problem cannot be measured at all.
         NotDeterministic: Two passes over the problem do not see the same. Of a training step, which may train another
             network too, only the parts fail that need it.
@@ -116,12 +117,13 @@ def diagnose(
     with trained_in(None):
         chosen = tuple(chosen_layers(problem.model, layers))
         passed = optimizer
-        optimizer = optimizer_of(problem, scheduler if passed is None else passed)
+        alone = stepped(scheduler) if passed is None else None
+        optimizer = optimizer_of(problem, passed if alone is None else alone.scheduler)
         held = held_groups(problem, optimizer)
         lr = max(map(current_lr, held), default=None)
-        schedule = schedule_of(scheduler or passed)
+        timed = stepped(passed if scheduler is None else scheduler, optimizer)
         lines_of = lines_by_remedy(problem, optimizer)
-        script = ScriptNames.of_caller(problem, optimizer, scheduler)
+        script = ScriptNames.of_caller(problem, optimizer, None if timed is None else timed.scheduler)
         asked, at_call = problem, problem.cost
         with asked.as_trained():
             problem = in_working_mode(taken_apart(asked))
@@ -153,8 +155,10 @@ def diagnose(
             optimizer,
             weights=weight_norms(problem),
             only=None if layers is None else chosen,
-            scheduled_lr=scheduled_lr(scheduler or passed),
-            schedule=schedule,
+            scheduled_lr=0.0 if timed is None else scheduled_lr(timed.scheduler),
+            schedule=None
+            if timed is None
+            else schedule_of(timed.scheduler, is_by_epoch=timed.is_by_epoch, is_said=timed.is_said),
         )
         with problem.as_trained():
             evidence = _inspected(evidence, parts)

@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from wellcond.integrations.lightning_step import called_parts, detached, forward_of, training_step
 from wellcond.integrations.plan import Plan
 from wellcond.problem.problem import Problem
 from wellcond.training.passed_optimizer import optimizers_in
+from wellcond.training.schedule import schedules_in
 
 AUTOCAST = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 """Dtype of the autocast of a trainer, by its precision."""
@@ -36,8 +36,8 @@ def planned(trainer: Any, module: Any, train_dataloaders: Any = None, datamodule
         configured = module.configure_optimizers()
     optimizers = list({id(each): each for each in optimizers_in(configured)}.values())
     schedules = list(schedules_in(configured))
-    running = about, optimizers, [schedule for schedule, _ in schedules], sources, module
-    scheduler, is_by_epoch = schedules[0] if schedules else (None, False)
+    running = about, optimizers, [each.scheduler for each in schedules], sources, module
+    scheduler, is_by_epoch = schedules[0][:2] if schedules else (None, False)
     device = module.device
     with detached(module):
         module.to(trainer.strategy.root_device)
@@ -54,7 +54,7 @@ def planned(trainer: Any, module: Any, train_dataloaders: Any = None, datamodule
             length = int(steps) if 0 < steps < math.inf else None
             between = about.steps_per_epoch if is_by_epoch else 1
             forward = forward_of(module, parts) if parts else None
-            yield Plan(problem, optimizers, scheduler, length, between, forward)
+            yield Plan(problem, optimizers, scheduler, length, between, is_by_epoch, forward)
         finally:
             module.to(device)
             if datamodule is not None:
@@ -107,28 +107,6 @@ class TrainerBefore:
         if self.num_training_batches == math.inf:
             return float(self.max_steps)
         return min(most, float(self.steps_per_epoch * max(self.max_epochs, 1)))
-
-
-def schedules_in(configured: Any) -> Iterator[tuple[LRScheduler, bool]]:
-    """Every schedule in what `configure_optimizers` returns, and whether it is stepped once per epoch.
-
-    Example:
-        >>> import torch
-        >>> sgd = torch.optim.SGD([torch.zeros(1)], lr=0.1)
-        >>> schedule = torch.optim.lr_scheduler.StepLR(sgd, 10)
-        >>> by_step = {"optimizer": sgd, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-        >>> [is_by_epoch for form in (([sgd], [schedule]), by_step) for _, is_by_epoch in schedules_in(form)]
-        [True, False]
-    """
-    if isinstance(configured, Mapping) and "scheduler" in configured:
-        yield configured["scheduler"], configured.get("interval", "epoch") == "epoch"
-    elif isinstance(configured, Mapping):
-        yield from schedules_in(configured.get("lr_scheduler"))
-    elif isinstance(configured, Sequence):
-        for part in configured:
-            yield from schedules_in(part)
-    elif isinstance(configured, LRScheduler):
-        yield configured, True
 
 
 class _Together:

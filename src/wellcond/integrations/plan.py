@@ -30,6 +30,7 @@ class Plan:
         scheduler: The schedule of its rates, if there is one.
         steps: Steps that the optimizer will take; None if that is not known.
         steps_between: Steps of the optimizer from one step of the schedule to the next.
+        is_by_epoch: Whether the schedule is stepped once per epoch, and not after every step of the optimizer.
         forward: In place of the model's own `forward` while it is diagnosed, where its training step calls something
             else.
     """
@@ -39,12 +40,15 @@ class Plan:
     scheduler: Any = None
     steps: int | None = None
     steps_between: int = 1
+    is_by_epoch: bool = False
     forward: Any = None
 
     def diagnose(self, **options: Any) -> Diagnosis:
         """`wellcond.diagnose` of this training."""
+        interval = "epoch" if self.is_by_epoch else "step"
+        scheduler = None if self.scheduler is None else {"scheduler": self.scheduler, "interval": interval}
         with self.as_called():
-            return diagnose(self.problem, self.optimizer, **{"scheduler": self.scheduler, **options})
+            return diagnose(self.problem, self.optimizer, **{"scheduler": scheduler, **options})
 
     def as_called(self) -> contextlib.AbstractContextManager[None]:
         """Inside, the model's own call does what the training step does in its place."""

@@ -38,7 +38,7 @@ class _Called(Exception):
     """Ends a step where it calls the model."""
 
 
-class _InPlaceOfModel:
+class InPlaceOfModel:
     """What a step is called with: it can be called, and put into training mode.
 
     Args:
@@ -59,7 +59,7 @@ class _InPlaceOfModel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
 
-    def train(self, mode: bool = True) -> _InPlaceOfModel:
+    def train(self, mode: bool = True) -> InPlaceOfModel:
         return self
 
 
@@ -91,7 +91,7 @@ class StepLoss:
             leaves[place] = target
         calls = iter([outputs])
         with kept(Snapshot([self.function])):
-            stand_in = _InPlaceOfModel(lambda *_, **__: next(calls), self._model)
+            stand_in = InPlaceOfModel(lambda *_, **__: next(calls), self._model)
             return self._step.loss_in(self.function(stand_in, tree_unflatten(leaves, self._form)))
 
     def targets_of(self, batch: Any) -> Any:
@@ -178,7 +178,7 @@ def _asked(
 
     seed_generators(seed, problem.device)
     with kept(Snapshot([function], known=problem.model.modules())), torch.enable_grad():
-        loss = own_loss(function(_InPlaceOfModel(noted), own_copies(batch)))
+        loss = own_loss(function(InPlaceOfModel(noted), own_copies(batch)))
     ((inputs, leaf),) = calls
     return inputs, -torch.autograd.grad(loss, [leaf])[0]
 
@@ -195,7 +195,7 @@ def _call(problem: Problem, function: Step, index: int, batch: Any) -> tuple[Any
 
     seed_generators((problem.dropout or 0) + index, problem.device)
     with contextlib.suppress(_Called), kept(Snapshot([function])), torch.enable_grad():
-        function(_InPlaceOfModel(note), own_copies(batch))
+        function(InPlaceOfModel(note), own_copies(batch))
     return calls[0]
 
 
@@ -219,7 +219,7 @@ def _loss_of(problem: Problem, step: TrainingStep, batch: Any) -> StepLoss | Non
 
     seed_generators(problem.dropout or 0, problem.device)
     with kept(Snapshot([function], known=problem.model.modules())):
-        value = _value(step.loss_in(function(_InPlaceOfModel(noted), own_copies(batch))))
+        value = _value(step.loss_in(function(InPlaceOfModel(noted), own_copies(batch))))
     if len(returned) != 1 or not _is_same(value, whole):
         return None
     leaves = tree_flatten(batch)[0]

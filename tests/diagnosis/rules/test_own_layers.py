@@ -367,3 +367,27 @@ def batches() -> list[tuple[Tensor, Tensor]]:
     x = torch.randn(256, FEATURES, generator=torch.Generator().manual_seed(0))
     y = (x[:, :CLASSES] + 0.3 * x[:, 1 : CLASSES + 1]).argmax(1)
     return [(x[i : i + 32], y[i : i + 32]) for i in range(0, 256, 32)]
+
+
+class Asked(nn.Module):
+    """A pooling by attention to a learned query, which is the same for all examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.query = nn.Linear(6, 16), nn.Parameter(0.02 * torch.randn(1, 1, 16))
+        self.q, self.k, self.v, self.head = (nn.Linear(16, n) for n in (16, 16, 16, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        q = self.q(self.query.expand(len(x), -1, -1))
+        weights = (q @ self.k(h).transpose(1, 2) / 4).softmax(-1)
+        out: Tensor = self.head((weights @ self.v(h))[:, 0])
+        return out
+
+
+def test_a_learned_query_is_no_collapse() -> None:
+    draw = torch.Generator().manual_seed(2)
+    x = torch.randn(96, 12, 6, generator=draw)
+    data = x, x[:, 3, :1]  # hard to find: the network stays at a constant for a while
+    assert "rank-collapse" not in findings(Asked(), nn.MSELoss(), data)

@@ -3,7 +3,17 @@
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, OneCycleLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiStepLR,
+    OneCycleLR,
+    PolynomialLR,
+    SequentialLR,
+    StepLR,
+)
 
 import wellcond as wc
 
@@ -33,11 +43,26 @@ def scheduled(make):
     [
         (lambda o: ExponentialLR(o, 1.1), "learning-rate-too-high"),
         (lambda o: LambdaLR(o, lambda k: min(1.0, (k + 1) / 1e6)), "learning-rate-too-low"),
+        (lambda o: ExponentialLR(o, 0.8), "learning-rate-too-low"),
+        (lambda o: MultiStepLR(o, [3, 6, 9], gamma=0.1), "learning-rate-too-low"),
+        (lambda o: LambdaLR(o, lambda k: max(0.85**k, 1e-3)), "learning-rate-too-low"),
+        (lambda o: LambdaLR(o, lambda k: 1e-4 * min((k + 1) / 50, (50 / (k + 1)) ** 0.5)), "learning-rate-too-low"),
     ],
-    ids=["a factor above 1", "a warm-up of a million steps"],
+    ids=[
+        "a factor above 1",
+        "a warm-up of a million steps",
+        "a decay for epochs",
+        "steps for epochs",
+        "a decay to a floor",
+        "a factor on top of a rate",
+    ],
 )
 def test_found(make, rule):
-    assert scheduled(make)[0] == (rule, "severe")
+    assert scheduled(lambda o: {"scheduler": make(o), "interval": "step"})[0] == (rule, "severe")
+
+
+def test_a_decay_that_may_be_stepped_once_per_epoch_is_no_more_than_a_warning():
+    assert scheduled(lambda o: ExponentialLR(o, 0.8))[0] == ("learning-rate-too-low", "warning")
 
 
 @pytest.mark.slow
@@ -47,11 +72,62 @@ def test_found(make, rule):
         lambda o: ExponentialLR(o, 0.999),
         lambda o: LambdaLR(o, lambda k: min(1.0, (k + 1) / 100)),
         lambda o: OneCycleLR(o, 1e-2, total_steps=500),
+        lambda o: CosineAnnealingLR(o, 60),
+        lambda o: PolynomialLR(o, 40),
+        lambda o: StepLR(o, 100, gamma=0.1),
+        lambda o: SequentialLR(o, [LinearLR(o, 0.01, total_iters=20), CosineAnnealingLR(o, 80)], [20]),
+        lambda o: {"scheduler": ExponentialLR(o, 0.8), "interval": "epoch"},
+        lambda o: {"scheduler": StepLR(o, 3), "interval": "epoch"},
     ],
-    ids=["a slow decay", "a warm-up", "a cycle"],
+    ids=[
+        "a slow decay",
+        "a warm-up",
+        "a cycle",
+        "a cosine",
+        "a polynomial to zero",
+        "a step that comes late",
+        "a warm-up, then a cosine",
+        "a decay once per epoch",
+        "steps once per epoch",
+    ],
 )
 def test_sound(make):
     assert scheduled(make) == []
+
+
+@pytest.mark.slow
+def test_a_decay_that_is_gone_early_is_a_warning_and_says_how_to_pass_one_per_epoch():
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), BATCHES)
+    first = wc.diagnose(problem, optimizer, scheduler=StepLR(optimizer, 30, gamma=0.1)).findings[0]
+    assert (first.rule, first.severity) == ("learning-rate-too-low", "warning")
+    assert "in 60 batches" in first.summary
+    assert '{"scheduler": scheduler, "interval": "epoch"}' in first.summary
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("steps", "expected"), [(4, ["warning"]), (8, [])])
+def test_a_decay_to_zero_within_half_a_pass(steps, expected):
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), BATCHES)
+    findings = wc.diagnose(problem, scheduler=PolynomialLR(optimizer, steps)).findings
+    assert [each.severity for each in findings if each.rule == "learning-rate-too-low"] == expected
+
+
+@pytest.mark.slow
+def test_what_configure_optimizers_returns_is_stepped_once_per_epoch():
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), BATCHES)
+    by_epoch = [optimizer], [ExponentialLR(optimizer, 0.8)]
+    by_step = {"optimizer": optimizer, "lr_scheduler": {"scheduler": by_epoch[1][0], "interval": "step"}}
+    findings = [wc.diagnose(problem, form).findings for form in (by_epoch, by_step)]
+    assert [[each.severity for each in one if each.rule == "learning-rate-too-low"] for one in findings] == [
+        [],
+        ["severe"],
+    ]
 
 
 @pytest.mark.slow

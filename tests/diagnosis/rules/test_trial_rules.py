@@ -197,8 +197,8 @@ def test_a_schedule_whose_highest_rate_is_too_low(factor: float, is_low: bool) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "severity"), [(0, "note"), (3, "severe")])
-def test_a_decay_that_is_soon_over_is_severe_once_it_is_stepped_after_every_batch(steps: int, severity: str) -> None:
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_decay_that_is_soon_over_is_severe_if_it_is_stepped_after_every_batch(steps: int) -> None:
     x, y = clusters()
     model = network()
     optimizer = Adam(model.parameters(), lr=1e-4)
@@ -211,7 +211,8 @@ def test_a_decay_that_is_soon_over_is_severe_once_it_is_stepped_after_every_batc
         decay.step()
     diagnosis = wc.diagnose(wc.Problem(model, nn.CrossEntropyLoss(), batches), optimizer, scheduler=decay)
     by_rule = {each.rule: each for each in diagnosis.findings}
-    assert by_rule["learning-rate-too-low"].severity == severity
+    # before any step nobody knows how the schedule will be stepped
+    assert by_rule["learning-rate-too-low"].severity == ("severe" if steps else "warning")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
+from wellcond.diagnosis.probes.answers import Answers, answers
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.graphs import edges_of_first_alone
@@ -43,6 +44,8 @@ class Behavior:
         shift: Which step's input each output is asked for, and whether it sees it; None if targets are not the inputs.
         pixels: Whether outputs see the pixel they are asked for; None unless images are drawn pixel after pixel.
         sees_itself: Whether outputs see the feature they are asked for; None unless features are drawn in an order.
+        answers: Inputs that are what the loss asks for at places that it counts; None if it counts all, or asks for
+            something else.
         memory: How far back in time a gradient reaches; None if the inputs are no sequence.
         padding: What depends on padding; None if there is none.
         order: Whether outputs depend on the order of steps, or of blocks of an image; None for other inputs.
@@ -67,6 +70,7 @@ class Behavior:
     shift: Shift | None = None
     pixels: Pixels | None = None
     sees_itself: bool | None = None
+    answers: Answers | None = None
     memory: Memory | None = None
     padding: Padding | None = None
     order: Order | None = None
@@ -145,6 +149,7 @@ PROBES: dict[str, Probe] = {
     "shift": Probe("whether outputs see what they are asked for", shift, 4 / 3),
     "pixels": Probe("whether outputs see the pixel they are asked for", pixels, 3.0),
     "sees_itself": Probe("whether outputs see the feature they are asked for", sees_itself, 3.0),
+    "answers": Probe("whether the inputs hold what is asked for", answers, 2 / 3),
     "memory": Probe("how far back in time gradients reach", memory, 4 / 3),
     "padding": Probe("what depends on padding", padding, 0.0),
     "order": Probe("whether the order of steps matters", order, 1.0),

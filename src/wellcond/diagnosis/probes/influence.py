@@ -85,7 +85,8 @@ def main_sequence(subject: Subject) -> Sequence | None:
     steps_first = has_steps_first(model)
     for each in sorted(every, key=lambda one: one.layout.steps_first != steps_first):
         is_series = each.grid.dim() == (2 if each.is_tokens else 3)
-        wants_steps_last = convolution is not None and each.shape[1:2] == (convolution.in_channels,)
+        is_convolved = convolution is not None and each.shape[1:2] == (convolution.in_channels,)
+        wants_steps_last = is_convolved and not each.is_tokens  # of tokens, it is their embedding that is convolved
         if is_series and each.has_steps_last == wants_steps_last and _fits(each.layout, subject.outputs, steps_first):
             return each
     return None

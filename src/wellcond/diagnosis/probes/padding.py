@@ -8,9 +8,26 @@ import torch
 from torch import Tensor
 
 from wellcond.diagnosis.probes.influence import FIRST_MODULES, Reading, Watched, read_out
-from wellcond.diagnosis.probes.steps import Compared, Sequence, compared, masked_places, padded, sequences
+from wellcond.diagnosis.probes.steps import (
+    FEWEST_STEPS,
+    Compared,
+    Sequence,
+    compared,
+    loss_gradient,
+    masked_places,
+    padded,
+    sequences,
+    target_of,
+)
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.network.calling import tensors_in
+
+MOSTLY = 0.5
+"""Share of padded steps that have an influence, from which on they are read."""
+DISTINCT = 10
+"""Different numbers before padding, from which on targets are no code that counts: 1, 1, 1, 0, 0."""
+ABRUPT = 0.5
+"""Distance of the last number from what fills the rest, over that of the others: what fades away has less."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +45,9 @@ class Padding:
         hidden: First module in which a real step sees padding, but no other real step; None if there is none.
         pool: First module that makes one of all steps, where outputs depend on padding alone; "" if there is none.
         is_masked: Whether the model gets a mask or lengths that say where the padding is.
+        unread: Share of the real steps of padded examples that what is read does not depend on at all, where it depends
+            on padding; 0 where there is an output for each step.
+        is_abrupt: Whether targets are numbers that vary, and end far from what they are filled with.
     """
 
     share: float
@@ -38,6 +58,8 @@ class Padding:
     hidden: str | None = None
     pool: str = ""
     is_masked: bool = False
+    unread: float = 0.0
+    is_abrupt: bool = False
 
     @property
     def weight(self) -> float:
@@ -51,7 +73,7 @@ def padding(subject: Subject) -> Padding | None:
     Returns:
         None if there is none.
     """
-    counted = _counted_in(subject)
+    counted = _counted_in(subject) or _filled(subject)
     reading = subject.once(read_out)
     if reading is None or not bool(reading.pads.any()):
         return counted
@@ -63,6 +85,7 @@ def padding(subject: Subject) -> Padding | None:
         hidden=_hiding(reading) if seen else None,
         pool=next(iter(reading.watched.pools), "") if seen == float("inf") else "",
         is_masked=_is_masked(reading),
+        unread=_unread(reading),
     )
 
 
@@ -80,6 +103,38 @@ def _counted_in(subject: Subject) -> Padding | None:
             return share
     by_mask = ((pair, places) for each, pair in pairs for places in masked_places(subject, each))
     return next((share for pair, places in by_mask if (share := _counted(pair, places, False))), None)
+
+
+def _filled(subject: Subject) -> Padding | None:
+    """Padding of targets (N, T, …) alone, where inputs are no sequence; None if they may be meant."""
+    target, outputs = subject.once(target_of), subject.outputs
+    if target is None or outputs is None or not target.is_floating_point() or target.shape != outputs.shape:
+        return None
+    pads = padded(target) if target.dim() in (2, 3) and target.shape[1] >= FEWEST_STEPS else None
+    gradient = None if pads is None else subject.once(loss_gradient)
+    if pads is None or gradient is None:
+        return None
+    counted = gradient.flatten(2).any(2) if gradient.dim() > 2 else gradient != 0
+    in_loss = float((pads & counted).sum()) / max(float(counted.sum()), 1.0)
+    is_abrupt = ends_abruptly(target, pads, target[pads][0])
+    return Padding(float(pads.double().mean()), in_loss, is_free=True, is_abrupt=True) if is_abrupt else None
+
+
+def ends_abruptly(target: Tensor, pads: Tensor, value: Tensor) -> bool:
+    """Whether numbers (N, T, …) vary, and the last one before padding is as far from its value as others are.
+
+    What fades away, or counts up to where it ends, is meant as it is.
+    """
+    if pads.shape != target.shape[:2]:
+        return False
+    distance = (target.double() - value.double()).flatten(2).norm(dim=2) if target.dim() > 2 else (target - value).abs()
+    real = ~pads
+    rows = pads.any(1) & real.any(1)
+    if not bool(rows.any()) or len(torch.unique(distance[real])) < DISTINCT:
+        return False
+    edge = (pads[:, 1:] != pads[:, :-1]).long().argmax(1)  # the step before it changes
+    at_edge = torch.maximum(distance.gather(1, edge[:, None]), distance.gather(1, edge[:, None] + 1))[:, 0]
+    return float(at_edge[rows].median()) >= ABRUPT * float(distance[real].median())
 
 
 def _fit(sequence: Sequence, pair: Compared) -> bool:
@@ -103,11 +158,13 @@ def _counted(pair: Compared, pads: Tensor, is_target: bool) -> Padding | None:
     if not bool((there == there[:1]).all()):
         return None
     is_class = not targets.is_floating_point()
+    is_abrupt = not is_class and ends_abruptly(pair.target, pads if is_target else at, there[0])
     return Padding(
         share,
         float((at & counted).sum()) / float(counted.sum()),
         int(there[0]) if is_class and there.dim() == 1 else None,
         not bool((targets[counted & ~at] == there[:1]).any()),
+        is_abrupt=is_abrupt,
     )
 
 
@@ -119,6 +176,18 @@ def _seen(reading: Reading) -> float:
     rows = reading.pads.any(1) & real.any(1)
     padding, others = (_means(reading.influence[rows], places[rows]) for places in (reading.pads, real))
     return padding / others if others else float("inf") if padding else 0.0
+
+
+def _unread(reading: Reading) -> float:
+    """The share of real steps without any influence, in examples whose padding has some."""
+    is_read = reading.influence > 0
+    rows = (is_read & reading.pads).any(1)
+    if reading.is_by_step or not bool(rows.any()):
+        return 0.0
+    real, pads = ~reading.pads[rows], reading.pads[rows]
+    if float(is_read[rows][pads].double().mean()) < MOSTLY:
+        return 0.0
+    return float((~is_read[rows][real]).double().mean())
 
 
 def _means(values: Tensor, places: Tensor) -> float:

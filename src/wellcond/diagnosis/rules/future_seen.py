@@ -96,6 +96,33 @@ def feature_seen(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+@rule("future-seen")
+def answer_seen(evidence: Evidence) -> Iterator[Finding]:
+    """Hidden places of the inputs that are not hidden: masked modeling, inpainting or imputation of what can be seen.
+
+    The loss counts some places of a reconstruction only, others in each example. There the inputs are what it asks
+    for, and the outputs depend on them. Severe. Autoencoders, whose loss counts all places, and places that do not
+    count because they are padding are not asked; BERT's masking, which leaves a tenth as it is, is sound.
+    """
+    answers = None if evidence.behavior is None else evidence.behavior.answers
+    if answers is None or not CHANGE.is_severe(answers.change):
+        return
+    yield Finding(
+        rule="future-seen",
+        severity="severe",
+        basis="proven",
+        summary=f"the loss counts {answers.counted:.0%} of the places of examples, and there the inputs are what it "
+        f"asks for: with other inputs at these places the outputs there change by {answers.change:.1%}.",
+        evidence={
+            "relative change": answers.change,
+            "share of places that count": answers.counted,
+            "share of answers in the inputs": answers.share,
+        },
+        reason="The network learns to copy what is to be hidden, and in use it is not there.",
+        remedy="# hide what the loss counts before the model is called: inputs = inputs.masked_fill(mask, 0)",
+    )
+
+
 def _advice(module: nn.Module | None, where: str) -> str:
     if isinstance(module, nn.RNNBase) and module.bidirectional:
         return f"make {where} with bidirectional=False: the second direction reads the sequence from its end"

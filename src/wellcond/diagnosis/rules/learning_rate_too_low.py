@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import fmean
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
@@ -17,12 +18,13 @@ from wellcond.diagnosis.reading import are_fresh, in_order, is_trained, layers_o
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.runs import run_numbers, run_rows, set_lr
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
+from wellcond.diagnosis.trial_result import FALLING, HALF, Attempt, Trial
 from wellcond.remedies.optimizer_code import race_lr
 from wellcond.results import Row, number
 from wellcond.results.quantities import LR, TRAINING_LOSS
 from wellcond.training.optimizers import current_lr
-from wellcond.training.schedule import HORIZON
+from wellcond.training.schedule import SHORT_RUN as SHORT
+from wellcond.training.schedule import TOP, Schedule
 
 STEPS = Threshold(
     "steps to fall by a tenth, at the speed of the trial", 1500.0, 5000.0,
@@ -49,14 +51,16 @@ GROUP = Threshold(
 )  # fmt: skip
 SHARE_OF_GROUP = Condition("share of all weights", 0.1, origin="as for layers without a gradient")
 AT_FULL_RATE = Threshold(
-    "steps at the highest rate that a schedule is worth", math.nan, 100.0, bad="below",
-    origin="a tenth of an ordinary short run of 1,000 steps; the healthy networks of the benchmarks need 1 to 1,000 to "
-    "fall by a tenth",
+    "steps at the highest rate that a schedule is worth", 100.0, 25.0, bad="below",
+    origin="a tenth and a fortieth of an ordinary short run of 1,000 steps; healthy networks of the benchmarks need 1 "
+    "to 1,000 to fall by a tenth",
 )  # fmt: skip
-EPOCHS = Condition(
-    "the same, where steps may be epochs", 2.5, origin="StepLR(1, gamma=0.7), once per epoch, is worth 3.3 epochs"
+PASS = Condition(
+    "steps to the end of a schedule / batches", 0.5, origin="a decay to zero over one epoch is an ordinary plan"
 )
 LITTLE = Condition("rate / the highest one", 0.01, origin="a step there is worth a hundredth of one at the highest")
+LAST = 4
+"""Steps whose losses are averaged, to tell where a run is: one batch alone is noise."""
 ANY_FALL = Condition("fall of the loss / loss", 1e-9, origin="below it there is no speed to extrapolate")
 SHORT_RUN = Condition("steps of a run", 1000, origin="ordinary runs have 1,000 to 10,000 steps")
 AT_REST = Condition(
@@ -144,37 +148,59 @@ def _is_above_constant(trial: Trial, attempt: Attempt) -> bool:
 
 @rule("learning-rate-too-low", quantity=LR)
 def soon_over(evidence: Evidence) -> Iterator[Finding]:
-    """A schedule whose rates, all together, are as much as a hundred steps at the highest, and which never ends.
+    """A schedule, stepped after every batch, whose rates together are worth less than a hundred steps at the highest.
 
-    Severe if it is stepped as often as the optimizer, and the network has not learned yet; a note if the training has
-    not begun, because such a schedule is ordinary if it is stepped once per epoch, but a warning if it is worth less
-    than 2.5 steps. Schedules that end at zero, or rise
-    again, have the length that they are meant to have.
+    Severe below 25 steps, if it is known how the schedule is stepped and the loss does not halve in a trial of these;
+    a plain `scheduler=` may be one that is stepped once per epoch after all. Schedules that end at zero, or rise again,
+    have the length that they are meant to have, unless they end within half a pass over the batches: a warning.
+    Nothing is said of a schedule that is stepped once per epoch, `scheduler={"scheduler": scheduler, "interval":
+    "epoch"}`, or of a network that has learned already.
     """
-    schedule = evidence.schedule
-    has_learned = evidence.trial is not None and evidence.trial.has_learned
-    if schedule is None or schedule.is_per_batch is False or has_learned:
+    schedule, trial = evidence.schedule, evidence.trial
+    if schedule is None or not schedule.is_per_batch or (trial is not None and trial.has_learned):
         return
-    if not AT_FULL_RATE.is_severe(schedule.at_full_rate):
+    if not AT_FULL_RATE.is_warning(schedule.worth):
         return
-    highest = max(schedule.rates)
-    top = schedule.rates.index(highest)
-    falls = next((k for k, rate in enumerate(schedule.rates) if k > top and rate <= LITTLE.at * highest), HORIZON)
-    when = "It is stepped" if schedule.is_per_batch else "If it is stepped"
+    end = schedule.ends
+    if end is not None and end > PASS.at * evidence.problem.batch_count:
+        return
+    highest, gone = max(schedule.rates), _gone(schedule)
+    is_far = AT_FULL_RATE.is_severe(schedule.worth) and end is None and schedule.is_known
     yield Finding(
         rule="learning-rate-too-low",
-        severity="severe" if schedule.is_per_batch else "warning" if schedule.at_full_rate < EPOCHS.at else "note",
+        severity="severe" if is_far and not _halves_in(trial, schedule.worth) else "warning",
         basis="proven",
-        summary=f"the schedule is at {number(schedule.rates[falls])}, a hundredth of {number(highest)}, "
-        f"after {falls} steps, and all that come are worth {number(schedule.at_full_rate)} steps at the highest rate.",
-        evidence={"steps at the highest rate": schedule.at_full_rate, "steps to a hundredth": float(falls)},
+        summary=f"the schedule, stepped after every batch, takes the rate from {number(highest)} to "
+        f"{number(schedule.rates[gone])} in {gone} batches: all steps are worth {number(schedule.worth)} at the full "
+        'rate. If it is stepped once per epoch, pass it as {"scheduler": scheduler, "interval": "epoch"}.',
+        evidence={"steps at the highest rate": schedule.worth, "steps to a hundredth": float(gone)},
         limits=AT_FULL_RATE.limits(),
-        reason=f"{when} after every batch, the training stands still before it has seen much of the data. Such decays "
-        "are made for one step per epoch.",
+        reason="Training stands still from there on, before it has seen much of the data. Such decays are made for one "
+        "step per epoch.",
         remedy="# call scheduler.step() once per epoch, or choose a decay that is meant for every batch: OneCycleLR, "
         "CosineAnnealingLR",
-        rows=tuple(Row(k, "", LR, rate, "lr") for k, rate in enumerate(schedule.rates[: 2 * falls])),
+        rows=tuple(Row(k, "", LR, rate, "lr") for k, rate in enumerate(schedule.rates[: 2 * gone])),
     )
+
+
+def _gone(schedule: Schedule) -> int:
+    """Steps after which the rate is at a hundredth of the highest; or at its lowest."""
+    highest = max(schedule.rates)
+    rates = schedule.rates[: schedule.rates.index(highest) + SHORT]
+    after = range(schedule.rates.index(highest), len(rates))
+    return next((k for k in after if rates[k] <= LITTLE.at * highest / TOP), min(after, key=lambda k: rates[k]))
+
+
+def _halves_in(trial: Trial | None, steps: float) -> bool:
+    """Whether this many steps at its own rate take the loss below half of what it was, and of a constant's."""
+    if trial is None or trial.own is None:
+        return False
+    losses = trial.own.run.losses
+    taken = max(1, int(steps))
+    if len(losses) <= taken:
+        return trial.halves
+    least = HALF * min(trial.loss, trial.constant or trial.loss)
+    return fmean(losses[max(0, taken - LAST) : taken]) < least
 
 
 @rule("learning-rate-too-low", quantity=LR)

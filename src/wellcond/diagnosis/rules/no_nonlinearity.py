@@ -22,7 +22,7 @@ from wellcond.diagnosis.probes.linearity import Linearity
 from wellcond.diagnosis.reading import is_embedding, listed
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import network_has_learned
-from wellcond.diagnosis.threshold import Threshold
+from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.diagnosis.trial_result import HALF, Trial
 from wellcond.results.quantities import CURVATURE_BEFORE
 
@@ -35,6 +35,7 @@ CURVED = Threshold(
     "what a linear fit gets wrong / what the nearest neighbor or a smooth fit does", math.nan, 2.0,
     origin="1 on a linear function with noise; 3 and more on spirals, rings and products",
 )  # fmt: skip
+MANY_LAYERS = Condition("layers of a product", 4, origin="a linear autoencoder has two, and three with a layer between")
 
 
 @rule("no-nonlinearity", quantity=CURVATURE_BEFORE)
@@ -49,7 +50,8 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     activation is called in vain, or if a layer is wider than both ends, which is of no use in a product, unless a
     linear fit is the best; otherwise a note if an affine map is enough. The last operation may be a softmax or a
     sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as in a linear autoencoder, are a product of
-    low rank, which one layer is not. ReLUs that are always on or off are other rules'.
+    low rank, which one layer is not: a note, but a warning from four layers on, of which two would do. ReLUs that are
+    always on or off are other rules'.
     """
     inspection = evidence.inspection
     if inspection is None or _are_full(inspection):
@@ -66,11 +68,13 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     if len(names) < 2:
         return
     is_bottleneck = len(layers) > 1 and min(s.units for s in layers[:-1]) < min(layers[-1].units, _features(inspection))
+    is_surplus = is_bottleneck and len(layers) >= MANY_LAYERS.at and not network_has_learned(evidence)
     lack = _lack(evidence)
     is_wider = len(layers) > 1 and max(s.units for s in layers[:-1]) > max(layers[-1].units, _features(inspection))
     relation = None if evidence.trial is None else evidence.trial.relation
     is_enough = relation is not None and relation.linear > relation.neighbor
-    is_meant = not network_has_learned(evidence) and (bool(functions) or (is_wider and not is_enough))
+    # a linear fit of all inputs says nothing of one through a few units
+    is_meant = not network_has_learned(evidence) and (bool(functions) or is_surplus or (is_wider and not is_enough))
     but = (
         f" The {functions[0]} makes no difference: it changes nothing here, or its result is not used."
         if functions
@@ -79,7 +83,7 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="no-nonlinearity",
         layer=names[0],
-        severity="note" if is_bottleneck else "warning" if is_meant and lack == "note" else lack,
+        severity="note" if is_bottleneck and not is_surplus else "warning" if is_meant and lack == "note" else lack,
         basis="proven",
         summary=f"there is no nonlinearity between {listed(names)}: together they are one linear layer.{but}",
         evidence=_probes(evidence) | {"layers": float(len(names))},

@@ -26,19 +26,27 @@ SHARE = Threshold(
 SHARE_OF_NUMBERS = Threshold(
     "the same, for targets that are numbers", 0.5, math.nan, origin="zeros that are zeros may be meant"
 )
+OF_ABRUPT_ENDS = Threshold(
+    "the same, for numbers that end far from what fills the rest", 0.25, math.nan,
+    origin="a constant that fits such targets is a quarter of the way to the padding",
+)  # fmt: skip
 
 
 @rule("padding-in-loss")
 def padding_in_loss(evidence: Evidence) -> Iterator[Finding]:
     """Padded places, with one target for all of them, that the loss depends on.
 
-    A warning if they are a tenth of what counts, severe from a half on; of numbers a warning from a half on. Padding is
+    A warning if they are a tenth of what counts, severe from a half on; of numbers a warning from a half on, or
+    from a quarter on where they vary and end abruptly. Padding is
     what fills the ends of sequences of different lengths and occurs nowhere else, or what a mask or lengths in the
     batch say to be padding. An `ignore_index`, or weights of zero, are sound.
     """
     padding = None if evidence.behavior is None else evidence.behavior.padding
-    threshold = SHARE if padding is not None and padding.label is not None else SHARE_OF_NUMBERS
-    if padding is None or not threshold.is_warning(padding.in_loss):
+    if padding is None:
+        return
+    of_numbers = OF_ABRUPT_ENDS if padding.is_abrupt else SHARE_OF_NUMBERS
+    threshold = of_numbers if padding.label is None else SHARE
+    if not threshold.is_warning(padding.in_loss):
         return
     yield Finding(
         rule="padding-in-loss",

@@ -32,6 +32,12 @@ SIMILARITY = Threshold(
 )  # fmt: skip
 ENOUGH_EXAMPLES = Condition("examples", 32, origin="of a few examples all may be alike")
 
+OF_ROUNDING = Condition(
+    "RMS of what differs between examples in a layer's input / RMS of its output",
+    1e-6,
+    origin="the mean over examples is rounded to 1e-7",
+)
+
 LARGER_PART = Condition(
     "RMS of the last layer's bias / RMS of its outputs", 0.5, origin="the larger part of the outputs"
 )
@@ -51,7 +57,8 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
 
     The variation E‖h − E h‖²/E‖h‖² over at least 32 examples: severe below 1e-9, a warning below 1e-6. A bias of the
     last layer that is the mean of the targets, and outweighs what varies, is intended if the network trains. Where a
-    module gives all examples exactly the same, the layers after it are not to blame.
+    module gives all examples exactly the same, the layers after it are not to blame; nor is a layer that gets the same
+    for all, as a learned query of an attention, next to others whose outputs vary.
     """
     inspection = evidence.inspection
     if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at or any(True for _ in blank(evidence)):
@@ -63,6 +70,8 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     trains = evidence.trial is None or evidence.trial.trains
     for before, signal in itertools.pairwise(layers):
         if signal is layers[-1] and trains and _is_offset(inspection, signal):
+            continue
+        if _is_fed_a_parameter(signal, layers[layers.index(signal) + 1 :]):
             continue
         variation = signal.variation or 0.0
         if SIMILARITY.is_warning(variation) and signal.rms > 0:
@@ -135,6 +144,13 @@ def driven_to_one_point(evidence: Evidence) -> Iterator[Finding]:
         reason="A loss that only draws pairs together is lowest where all are one: nothing keeps others apart.",
         remedy="# give the loss pairs that do not belong together (negatives), or targets that differ",
     )
+
+
+def _is_fed_a_parameter(signal: Signal, later: list[Signal]) -> bool:
+    """Whether a layer gets the same for all examples, but later ones do not, so that it is no part of their path."""
+    if signal.taken is None or signal.taken > OF_ROUNDING.at * signal.rms:
+        return False
+    return any(not SIMILARITY.is_warning(each.variation or 0.0) for each in later)
 
 
 def _is_offset(inspection: Inspection, last: Signal) -> bool:

@@ -34,7 +34,8 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
     """One weight in two layers that are both called, or two weights in the same memory.
 
     An embedding and a decoder may share theirs, and one module may be called again and again; two layers of one type
-    that hold the same tensor are one layer that was assigned or listed twice.
+    that hold the same tensor are one layer that was assigned or listed twice. A warning for an embedding that is listed
+    several times: fields may have one vocabulary, but then they need no list.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -45,7 +46,8 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
         one: names for one in again if (names := [n for n in modules if modules[n] is modules[one] and n != one])
     }
     for w in inspection.weights:
-        if w.role not in ("weight", "recurrent"):
+        is_table = w.role == "embedding" and _is_listed_again(modules, w.layer, aliases.get(w.layer, []))
+        if w.role not in ("weight", "recurrent") and not is_table:
             continue
         others = [name.rpartition(".")[0] for name in w.also]
         kinds = {type(modules[name]) for name in others if name in modules}
@@ -58,7 +60,7 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             rule="shared-weight",
             layer=w.layer,
-            severity="severe",
+            severity="warning" if is_table else "severe",
             basis="proven",
             summary=f"{layer_named(w.layer)} and {listed(others)} hold the same weight, of shape {list(w.shape)}, and "
             "cannot learn different things.",
@@ -67,6 +69,12 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
             treatment="own-layers",
             remedy="# make a layer for each place: [make() for _ in range(n)], not [layer] * n",
         )
+
+
+def _is_listed_again(modules: dict[str, nn.Module], name: str, others: list[str]) -> bool:
+    """Whether a module has other names in the list that it is in: an encoder and a decoder may share one elsewhere."""
+    parent = name.rpartition(".")[0]
+    return isinstance(modules.get(parent), nn.ModuleList) and any(n.rpartition(".")[0] == parent for n in others)
 
 
 @rule("shared-weight")

@@ -73,6 +73,10 @@ SHORT_IF_STUCK = Condition(
 )
 QUICK = Condition("steps in which the gradient halves", 0.5, origin="a quarter of it is left after one step")
 NEAR = Condition("rate / its own", 10.0, origin="up to ten times the rate is the same training")
+FORGETS = Threshold(
+    "what a fresh gate keeps of a state in one step: the median of σ(bias)", 0.12, 0.05, bad="below",
+    origin="torch's biases keep 0.5, and 0.73 is advised (Jozefowicz et al. 2015); σ(-2) is 0.12, σ(-3) 0.05",
+)  # fmt: skip
 ZERO_SHARE = Threshold(
     "share of all parameters with a gradient of exactly zero", 0.0, 0.1, origin="one small layer is less than a tenth"
 )
@@ -240,3 +244,45 @@ def fading_sigmoids(evidence: Evidence) -> Iterator[Finding]:
         reason="The slope of a sigmoid is 1/4 at most, so a stack of them passes little on, in either direction.",
         treatment="relu" if any(map(is_norm, evidence.problem.model.modules())) else "batchnorm",
     )
+
+
+@rule("vanishing-gradient")
+def forgets_at_once(evidence: Evidence) -> Iterator[Finding]:
+    """Forget gates of an LSTM whose biases let it forget its state in one step.
+
+    The gradient through the state is multiplied by the forget gate at each step, and a fresh gate is σ of its biases. A
+    warning if the median of a layer keeps less than 0.12 per step. Severe below
+    0.05, unless the loss halves in the trial. Networks that have learned are not asked.
+    """
+    trial = evidence.trial
+    if network_has_learned(evidence) or (trial is not None and trial.has_learned):
+        return
+    for name, module in evidence.problem.model.named_modules():
+        gate = min(_gates(module), default=1.0)
+        if FORGETS.is_warning(gate):
+            trains = trial is not None and trial.halves
+            yield Finding(
+                rule="vanishing-gradient",
+                layer=name,
+                severity="severe" if FORGETS.is_severe(gate) and not trains else "warning",
+                basis="proven",
+                summary=f"{name or 'the model'} keeps {number(gate)} of its state in each step, by the biases of its "
+                "gates: it forgets what was before.",
+                evidence={"kept per step": gate},
+                limits=FORGETS.limits(),
+                reason="The gradient that goes back through a state is multiplied by the gate at each step.",
+                remedy="# start the biases of the forget gates, bias_ih_l0[hidden_size : 2 * hidden_size], at 0 or "
+                "above",
+            )
+
+
+def _gates(module: nn.Module) -> Iterator[float]:
+    """Of each layer and direction, the median of what gates keep in a step; their biases are the second part of all."""
+    if not isinstance(module, (nn.LSTM, nn.LSTMCell)):
+        return
+    biases = dict(module.named_parameters(recurse=False))
+    for name, bias in biases.items():
+        if name.startswith("bias_ih"):
+            both = bias.detach() + biases[name.replace("bias_ih", "bias_hh")].detach()
+            size = module.hidden_size
+            yield float(both[size : 2 * size].double().sigmoid().median())

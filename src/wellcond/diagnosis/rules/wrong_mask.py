@@ -23,6 +23,10 @@ INFLUENCE = Threshold(
     origin="exactly 0 with a mask; 0.2 to 0.5 for a bidirectional GRU that runs over padding, 0.6 to 1.8 for attention "
     "without a mask",
 )  # fmt: skip
+UNREAD = Threshold(
+    "share of real steps that outputs do not depend on, where they depend on padding", math.nan, 0.5,
+    origin="exactly 0 for every pooling but a maximum, which reads no padding in place of what is real",
+)  # fmt: skip
 ALL = Condition("share of rows in which everything is masked", 0.99, origin="the attention sees nothing at all")
 WEIGHT = Threshold(
     "influence of all padding / of all that is real, in a network that does not train", 1.0, 100.0,
@@ -51,6 +55,30 @@ def inverted(evidence: Evidence) -> Iterator[Finding]:
         reason="In torch's key_padding_mask True hides a place, in attention masks of other libraries it shows it.",
         remedy="# invert the mask: src_key_padding_mask=~mask, or masked_fill(~mask, float('-inf')) of the scores, "
         "where the mask is True for what is real",
+    )
+
+
+@rule("wrong-mask")
+def pooled(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs that are read from padding, and do not depend on most of what is real.
+
+    Gradients of the outputs are exactly zero at most real steps of padded examples, and not at padded ones: a mean over
+    the padding, or a short window at its end. Severe.
+    """
+    padding = None if evidence.behavior is None else evidence.behavior.padding
+    if padding is None or padding.hidden is not None or not UNREAD.is_severe(padding.unread):
+        return
+    yield Finding(
+        rule="wrong-mask",
+        layer=padding.pool,
+        severity="severe",
+        basis="proven",
+        summary=f"the outputs depend on padding, {padding.share:.0%} of all places, and on {1 - padding.unread:.0%} of "
+        "the real steps only: they are read from the padding.",
+        evidence={"share of padding": padding.share, "share of real steps that are not read": padding.unread},
+        limits=UNREAD.limits(),
+        reason="A mask that is 1 where it should be 0 leaves the padding, which is the same in every example.",
+        remedy="# invert the mask of the pooling: it is 1 for real steps, (hidden * mask).sum(1) / mask.sum(1)",
     )
 
 

@@ -23,6 +23,8 @@ from wellcond.network.norms import dropout_off_in
 
 DEEPEST, FEW = 6, 64
 """Depth to which a loader is searched for generators, and length of lists that are searched: longer ones hold data."""
+APART = 1_000_003
+"""Difference of the seeds of generators that are in different states: no number of epochs comes to it."""
 
 
 @contextlib.contextmanager
@@ -172,18 +174,25 @@ def loader_generators_kept(loader: Any, seed: int | None = None) -> Iterator[Non
 
     Args:
         loader: A loader, or any other iterable of batches.
-        seed: Seed of torch's generators inside; None does not seed them.
+        seed: Seed of torch's generators inside, of those in other states another one; None does not seed them.
     """
     generators = list(_generators_in(loader))
     states = [_state_of(generator) for generator in generators]
     try:
-        for generator in generators:
-            if seed is not None and isinstance(generator, torch.Generator):
-                generator.manual_seed(seed)
+        if seed is not None:
+            _seed_apart([each for each in generators if isinstance(each, torch.Generator)], seed)
         yield
     finally:
         for generator, state in zip(generators, states, strict=True):
             _set_state_of(generator, state)
+
+
+def _seed_apart(generators: list[torch.Generator], seed: int) -> None:
+    """Seed generators, those in one state alike, and others not: two loaders that shuffle apart still do so."""
+    states = [generator.get_state() for generator in generators]  # all of them, before any is seeded
+    for generator, state in zip(generators, states, strict=True):
+        place = next(k for k, other in enumerate(states) if torch.equal(state, other))
+        generator.manual_seed(seed + APART * place)
 
 
 def _generators_in(value: Any) -> Iterator[Any]:
