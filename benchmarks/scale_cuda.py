@@ -98,7 +98,7 @@ def _networks(small: bool) -> dict[str, Callable[[], tuple[nn.Module, list[tuple
         "ResNet-20": lambda: (ResNet20(), [_images(128, 32, 10) for _ in range(8)]),
         "ResNet-50": lambda: (resnet50(ResNetConfig()), [_images(32, 224, 1000) for _ in range(4)]),
         "ViT-B": lambda: (ViT(ViTConfig()), [_images(16, 224, 1000) for _ in range(4)]),
-        "GPT-2": lambda: (GPT2(GPT2Config()), [_tokens(4, 512, 50257) for _ in range(4)]),
+        "GPT-2": lambda: (GPT2(GPT2Config()), [_tokens(8, 512, 50257) for _ in range(4)]),
     }
 
 
