@@ -214,3 +214,17 @@ def test_persistent_workers_that_the_user_reads_are_not_disturbed() -> None:
     assert len(problem(data).batches) == 3
     assert len(list(reading)) == 3
     assert data._iterator is reading
+
+
+def test_the_loader_of_ray_train_is_read_as_often_as_the_one_inside() -> None:
+    """It is an iterator itself, that begins anew whenever somebody reads it."""
+    ray_torch = pytest.importorskip("ray.train.torch.train_loop_utils")
+    plain = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=16, shuffle=True)
+    wrapped = ray_torch._WrappedDataLoader(plain, torch.device("cpu"), auto_transfer=False)
+    problem = wc.Problem(nn.Linear(4, 1), nn.MSELoss(), wrapped)
+    place = iter(wrapped)
+    next(place)
+    assert wc.diagnose(problem).parameters == 5
+    assert [len(next(place)[0]) for _ in range(3)] == [16, 16, 16]  # the loop that reads it is where it was
+    with pytest.raises(StopIteration):
+        next(place)
