@@ -193,7 +193,7 @@ def _names_read(code: str) -> set[str]:
 
 
 def _names_bound(code: str) -> tuple[set[str], set[str]]:
-    """Names that code binds in another way than by an assignment; and those of them that it makes for what follows."""
+    """Names that code binds in another way than by an assignment; and those that it leaves for what follows."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -211,7 +211,14 @@ def _names_bound(code: str) -> tuple[set[str], set[str]]:
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
     }
-    return bound | defined, defined
+    assigned = {
+        each.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for each in node.targets
+        if isinstance(each, ast.Name)
+    }
+    return bound | defined, defined | assigned
 
 
 def _is_variable(tokens: list[tokenize.TokenInfo], place: int) -> bool:
