@@ -19,7 +19,7 @@ import wellcond as wc
 
 DOCS = Path(__file__).resolve().parents[1]
 PICTURES = DOCS / "figures" / "trainers"
-NAMES = ("lightning", "transformers", "accelerate", "ray-train", "loggers")
+NAMES = ("lightning", "transformers", "accelerate", "peft", "ray-train", "loggers")
 SIZE = "1180,760"
 PORT = 6123
 SHOWN = "loss|norm|update_ratio$"

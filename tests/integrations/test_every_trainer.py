@@ -36,6 +36,16 @@ class Net(nn.Module):
         return logits if labels is None else {"loss": cross_entropy(logits.float(), labels), "logits": logits}
 
 
+def adapted() -> nn.Module:
+    """The network with adapters of PEFT, which alone are trained."""
+    import peft
+
+    net = Net()
+    config = peft.LoraConfig(r=4, target_modules=["net.0", "net.3"], init_lora_weights="gaussian")
+    model: nn.Module = peft.get_peft_model(net, config)
+    return model
+
+
 @dataclass
 class Way:
     """How a training is done.
@@ -48,7 +58,7 @@ class Way:
         clock: Goes on with every batch; on it recording takes no time. None if nothing is recorded.
     """
 
-    model: Net
+    model: nn.Module
     dtype: torch.dtype | None
     accumulate: int
     folder: Path
@@ -238,6 +248,7 @@ TRAINERS: dict[str, tuple[str, Callable[[Way], Trained]]] = {
     "transformers": ("transformers", by_transformers),
     "accelerate": ("accelerate", by_accelerate),
     "ray": ("ray.train", by_ray),
+    "peft": ("peft", by_hand),
 }
 
 
@@ -259,10 +270,10 @@ def test_gradients_are_those_of_a_plain_loop_and_the_training_is_the_one_without
     if library in ("lightning", "transformers"):
         request.getfixturevalue(library)
     pytest.importorskip(library)
-    dtype = DTYPES[precision]
+    dtype, make = DTYPES[precision], adapted if trainer == "peft" else Net
     states, recorder = [], None
     for clock in (None, Clock()):
-        model = Net()
+        model = make()
         optimizer, losses, rec = train(Way(model, dtype, accumulate, tmp_path, clock))
         states.append([model.state_dict(), optimizer.state_dict()["state"], torch.get_rng_state(), losses])
         recorder = rec or recorder
@@ -270,7 +281,7 @@ def test_gradients_are_those_of_a_plain_loop_and_the_training_is_the_one_without
         assert_same(with_us, without)
     assert len(losses) == EPOCHS * 12
 
-    plain = Net()
+    plain = make()
     way = Way(plain, dtype, accumulate, tmp_path, None)
 
     def loss_of(batch: Any) -> Tensor:

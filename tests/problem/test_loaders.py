@@ -236,3 +236,17 @@ def test_two_loaders_shuffle_apart_or_alike_as_they_do_in_training(seeds: tuple[
     problem = wc.Problem(nn.Linear(1, 1), nn.MSELoss(), Side(*seeds))
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         assert all(torch.equal(x, y) for _, (x, y) in data) is are_pairs
+
+
+def test_the_loader_of_ray_train_is_read_as_often_as_the_one_inside() -> None:
+    """It is an iterator itself, that begins anew whenever somebody reads it."""
+    ray_torch = pytest.importorskip("ray.train.torch.train_loop_utils")
+    plain = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=16, shuffle=True)
+    wrapped = ray_torch._WrappedDataLoader(plain, torch.device("cpu"), auto_transfer=False)
+    problem = wc.Problem(nn.Linear(4, 1), nn.MSELoss(), wrapped)
+    place = iter(wrapped)
+    next(place)
+    assert wc.diagnose(problem).parameters == 5
+    assert [len(next(place)[0]) for _ in range(3)] == [16, 16, 16]  # the loop that reads it is where it was
+    with pytest.raises(StopIteration):
+        next(place)

@@ -181,3 +181,5 @@ def test_lines_with_attributes_can_be_pasted_into_the_method() -> None:
     assert loop.optimizer.param_groups[0]["params"][0] is next(loop.model.parameters())
     exec(script.lines(of_a_parameter), names)
     assert not loop.model.training
+    exec(script.lines("apply = lambda model: nn.Sequential(model)\nmodel = apply(model)"), {**names, "nn": nn})
+    assert len(loop.model) == 1

@@ -241,6 +241,9 @@ def as_batches(batches: Any) -> Iterable[Any]:
         raise InvalidProblem(
             f"batches is a {type(batches).__name__}; write batches=[(inputs, targets), …] or pass a DataLoader."
         )
+    inside = getattr(batches, "_dataloader", None)
+    if isinstance(batches, Iterator) and isinstance(batches, DataLoader) and isinstance(inside, DataLoader):
+        return inside  # of Ray Train's, which has one place in the data for all who read it
     if isinstance(batches, Iterator):  # without iter(batches), which draws a seed from a loader's generator
         raise InvalidProblem(
             "batches is an iterator and ends after one pass; write list(batches), or pass the loader itself."

@@ -82,14 +82,15 @@ class ScriptNames:
         uses = {token.string for i, token in enumerate(tokens) if _is_variable(tokens, i)}
         reads = _names_read(code)
         reads |= {other for name in reads & self.definitions.keys() for other in _names_read(self.definitions[name])}
-        bound, made = _names_bound(code)
+        bound, defined = _names_bound(code)
         # a name that lines use for something else; and an attribute can be assigned, but no parameter or function
         taken = {
             own for name, own in self.names.items() if own != name and (own in uses or ("." in own and name in bound))
         }
         first = [line for name, line in self.definitions.items() if name in reads]
         first += [f"{name} = {own}" for name, own in self.names.items() if own in taken and name in reads]
-        last = [f"{own} = {name}" for name, own in self.names.items() if "." in own and own in taken and name in made]
+        of_objects = {name: own for name, own in self.names.items() if "." in own and own in taken}
+        last = [f"{own} = {name}" for name, own in of_objects.items() if name in defined]
         others = {name: own for name, own in self.names.items() if own != name and own not in taken}
         lines = code.splitlines(keepends=True)
         for i in reversed(range(len(tokens))):
@@ -192,7 +193,7 @@ def _names_read(code: str) -> set[str]:
 
 
 def _names_bound(code: str) -> tuple[set[str], set[str]]:
-    """Names that code binds in another way than by an assignment; and those of them that it makes for what follows."""
+    """Names that code binds in another way than by an assignment; and those that it leaves for what follows."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -203,14 +204,21 @@ def _names_bound(code: str) -> tuple[set[str], set[str]]:
             bound.add(node.arg)
         elif isinstance(node, (ast.For, ast.comprehension)):
             bound |= {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
-    made = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    made |= {
+    defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    defined |= {
         alias.asname or alias.name
         for node in tree.body
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
     }
-    return bound | made, made
+    assigned = {
+        each.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for each in node.targets
+        if isinstance(each, ast.Name)
+    }
+    return bound | defined, defined | assigned
 
 
 def _is_variable(tokens: list[tokenize.TokenInfo], place: int) -> bool:
