@@ -47,6 +47,8 @@ MARKS = {
     "too short to tell": "… too short to tell",
 }
 """How a verdict is written."""
+TIMED = {("lange2022-fig9", "paper")}
+"""Runs that had the machine to themselves."""
 UNDECIDED = ("too short to tell", "not tested")
 COUNTED = {
     "holds": "hold",
@@ -95,7 +97,7 @@ def section(name: str) -> str:
         lines.append(f'<a id="{name}-{scale}"></a>')
         lines.append(
             f"**{scale} scale: {mark(run.verdict())}** ({count} runs on {run.made_with['device']}, "
-            f"several at once, {minutes:.1f} minutes added up; "
+            f"{'one at a time' if (name, scale) in TIMED else 'several at once'}, {minutes:.1f} minutes added up; "
             f"`wellcond reproduce {name} --scale {scale}`, [rows](rows/{name}-{scale}.json))"
         )
         if scale == "stand-in":
