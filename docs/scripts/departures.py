@@ -49,7 +49,7 @@ def _missing_seeds(run: Reproduction) -> list[str]:
         if missing[arm]:
             ran = len(run.table.arm(arm))
             arms.setdefault((ran, ran + missing[arm]), []).append(arm)
-    return [f"{ran} of {wanted} seeds in {_arms(names)}" for (ran, wanted), names in arms.items()]
+    return [f"{ran} of {planned} seeds in {_arms(names)}" for (ran, planned), names in arms.items()]
 
 
 def _changes(own: Settings, paper: Settings, silent: Collection[str]) -> Iterator[tuple[str, str]]:
