@@ -25,8 +25,12 @@ from wellcond_papers.experiments.rows import read_rows
 from wellcond_papers.experiments.scales import SCALES, Scale
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # benchmarks
 from committed import table
 from departures import departures
+
+from benchmarks.evening.plan import Plan
+from benchmarks.evening.queue import QUEUE
 
 BOOK = Path(__file__).resolve().parents[1] / "reproduction"
 ROWS = BOOK / "rows"
@@ -47,6 +51,8 @@ MARKS = {
     "too short to tell": "… too short to tell",
 }
 """How a verdict is written."""
+TIMED = {("lange2022-fig9", "paper")}
+"""Runs that had the machine to themselves."""
 UNDECIDED = ("too short to tell", "not tested")
 COUNTED = {
     "holds": "hold",
@@ -95,7 +101,7 @@ def section(name: str) -> str:
         lines.append(f'<a id="{name}-{scale}"></a>')
         lines.append(
             f"**{scale} scale: {mark(run.verdict())}** ({count} runs on {run.made_with['device']}, "
-            f"several at once, {minutes:.1f} minutes added up; "
+            f"{'one at a time' if (name, scale) in TIMED else 'several at once'}, {minutes:.1f} minutes added up; "
             f"`wellcond reproduce {name} --scale {scale}`, [rows](rows/{name}-{scale}.json))"
         )
         if scale == "stand-in":
@@ -223,9 +229,30 @@ def index(old: str) -> str:
     return f"{head}{begin}\n\n{totals()}\n\n{summary()}\n\n<!-- end -->{tail}"
 
 
+def left() -> str:
+    """What the queue has left, with its minutes."""
+    plan = Plan(QUEUE, ROWS, Path("no-runs"))
+    rows, total = [], 0.0
+    for entry in plan.entries:
+        if cells := plan.left(entry, "cuda"):
+            minutes = sum(each.seconds for each in cells) / 60 / entry.sharing
+            total += minutes
+            figure = f"[{entry.name}]({entry.name.partition('-')[0]}.md#{entry.name})"
+            rows.append([figure, entry.scale, f"{len(cells)} of {len(entry.cells())}", f"{minutes:.1f}", entry.decides])
+    rows.append(["together", "", "", f"{total:.0f}", ""])
+    return table(["", "scale", "cells left", "minutes", "decides"], rows)
+
+
+def evening(old: str) -> str:
+    """The page of the queue, whose table is filled in."""
+    head, begin, rest = old.partition("<!-- left -->")
+    tail = rest.partition("<!-- end -->")[2]
+    return f"{head}{begin}\n\n{left()}\n\n<!-- end -->{tail}"
+
+
 def pages() -> dict[Path, str]:
     """Every page of the book by its file, and the README."""
-    filled = {BOOK / "index.md": index, README: read_me}
+    filled = {BOOK / "index.md": index, BOOK / "evening.md": evening, README: read_me}
     written = {path: fill(path.read_text(encoding="utf-8")) for path, fill in filled.items()}
     return written | {BOOK / f"{source}.md": page(source) for source in SOURCES}
 

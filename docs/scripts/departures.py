@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -32,14 +33,23 @@ def departures(run: Reproduction) -> Iterator[str]:
     if missing := [arm for arm in paper if arm not in run.table.arms]:
         names = "; ".join(missing) if len(missing) <= FEW else f"{len(missing)} of {len(paper)} arms"
         parts.append(f"without {names}")
-    incomplete = {cell.settings["arm"] for cell in run.missing} & set(run.table.arms)
-    if incomplete:
-        parts.append(f"fewer seeds than that in {_arms(sorted(incomplete))}")
+    parts += _missing_seeds(run)
     if parts:
         yield "; ".join(parts)
     if unstated := [f"`{NAMES.get(name, name)}`" for name in changed if name in of.silent]:
         yield f"The source does not state {', '.join(unstated)}: what `paper` has is our choice"
     yield from of.departures
+
+
+def _missing_seeds(run: Reproduction) -> list[str]:
+    """How many seeds ran, of the arms that are not complete."""
+    missing = Counter(cell.settings["arm"] for cell in run.missing)
+    arms: dict[tuple[int, int], list[str]] = {}
+    for arm in run.table.arms:
+        if missing[arm]:
+            ran = len(run.table.arm(arm))
+            arms.setdefault((ran, ran + missing[arm]), []).append(arm)
+    return [f"{ran} of {planned} seeds in {_arms(names)}" for (ran, planned), names in arms.items()]
 
 
 def _changes(own: Settings, paper: Settings, silent: Collection[str]) -> Iterator[tuple[str, str]]:

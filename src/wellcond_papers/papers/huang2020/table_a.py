@@ -64,6 +64,11 @@ def gains(table: Table, depth: int) -> dict[str, list[float]]:
     return {column: [a - b for a, b in zip(*both, strict=False)] for column, both in pairs.items() if all(both)}
 
 
+def in_words(gain: list[float]) -> str:
+    """The mean of the seeds, and their range."""
+    return f"{fmean(gain):.2f}" + (f" ({min(gain):.2f} to {max(gain):.2f})" if len(gain) > 1 else "")
+
+
 def draw(table: Table) -> Figure:
     """Every seed a point, by column, with the paper's numbers as gray marks if the data are the paper's."""
     figure, axes = panels([f"{depth} layers" for depth in DEPTHS if len(table.where(depth=depth))])
@@ -117,7 +122,7 @@ def amplified(table: Table) -> Outcome:
     """The gain of each regularized column against that of the standard one."""
     by_depth = {depth: each for depth in DEPTHS if "standard" in (each := gains(table, depth))}
     words = [
-        f"{depth}: " + ", ".join(f"{column} {fmean(gain):.2f}" for column, gain in each.items())
+        f"{depth}: " + ", ".join(f"{column} {in_words(gain)}" for column, gain in each.items())
         for depth, each in by_depth.items()
     ]
     cases = [

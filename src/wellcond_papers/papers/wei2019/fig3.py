@@ -12,7 +12,7 @@ from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.wei2019.fig2 import FEW, FULL_BATCH, RATES
 from wellcond_papers.papers.wei2019.fig2 import SETTINGS as WITH_BATCHNORM
 from wellcond_papers.papers.wei2019.heat_maps import draw, heat_maps, measure
-from wellcond_papers.papers.wei2019.judging import NOT_NAMED, divergence_of, separated, spread
+from wellcond_papers.papers.wei2019.judging import NOT_NAMED, UP_TO_THE_GRID, divergence_of, separated, spread
 from wellcond_papers.papers.wei2019.networks import FC, STANDARDIZED
 
 NETWORK = {"network": FC.format(inputs=784) + " vanilla", "data": "mnist"}
@@ -168,6 +168,7 @@ EXPERIMENT = Experiment(
     departures=(
         "As in figure 2: both losses, 128 images per batch; and gradient descent on 1000 images.",
         STANDARDIZED,
+        UP_TO_THE_GRID,
         "The source claims nothing of this figure but what it is the baseline for (claim 3).",
         "Beyond the source: at `paper`, the same network with BatchNorm and γ = 0.1, for which this is the baseline.",
     ),

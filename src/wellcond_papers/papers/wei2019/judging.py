@@ -15,6 +15,11 @@ NOT_NAMED: CauseKind = "depends on a setting that differs here, or that the sour
 NO_TENDENCY = 0.5
 TENDENCY = 0.75
 """The share of pairs from which on there is a tendency (a rank correlation of ½)."""
+UP_TO_THE_GRID = (
+    "Where training begins to diverge is known up to the grid of rates, 1.8 times apart at `paper`: the geometric mean "
+    "of the last rate that trains and the first that diverges is shown. A limit is right if some rate between these "
+    "two is within a factor of 2 of it."
+)
 EPOCHS = 5
 """How long the source trains."""
 

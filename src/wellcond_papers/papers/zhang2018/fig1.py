@@ -33,8 +33,12 @@ ALMOST_ALWAYS = 0.9
 SIMILAR = 0.9
 """The correlation of the logarithms of two curves with "similar trend"."""
 NOT_HERE: CauseKind = "the paper's claim does not hold here"
-NOISE = 0.002
-"""Test errors closer than this are level; the source does not say how much is "considerably" lower."""
+TEST_IMAGES = 10_000
+CONSIDERABLY = (
+    "The source does not say how much is “considerably” lower: errors on the test images that differ by less than the "
+    "standard deviation that the choice of these images leaves, 0.27 points on CIFAR-10 and 0.45 on CIFAR-100, are "
+    "level. The first check asked for 0.2 points; it was changed after seeing results, and is the stricter one."
+)
 
 
 def curves(table: Table, data: str, quantity: str) -> tuple[dict[int, float], dict[int, float]] | None:
@@ -63,6 +67,13 @@ SHOWN = {"training loss": TRAINING_LOSS, "test error, %": TEST_ACCURACY}
 def in_words(errors: list[float]) -> str:
     """The mean of the seeds and their range, in percent."""
     return f"{fmean(errors):.1f} %" + (f" ({min(errors):.1f} to {max(errors):.1f})" if len(errors) > 1 else "")
+
+
+def sampling_error(table: Table, accuracies: list[float]) -> float:
+    """The standard deviation of an accuracy that comes from the choice of the test images alone."""
+    share = fmean(accuracies)
+    images: int = table[0].settings.get("test_images") or TEST_IMAGES
+    return math.sqrt(share * (1 - share) / images)
 
 
 @claim(
@@ -104,7 +115,7 @@ def lower_loss(table: Table) -> Outcome:
 
 
 @claim(
-    "scale-amended SGD ends with a lower test error, by more than 0.2 points",
+    "scale-amended SGD ends with a lower test error, by more than the choice of the test images explains",
     paper='"a considerably lower number", which is not named',
     needs=END,
 )
@@ -114,10 +125,11 @@ def lower_error(table: Table) -> Outcome:
     for data in DATA:
         ends = {method: table.arm(f"{data}, {method}").lasts(TEST_ACCURACY) for method in ("SGD", AMENDED)}
         if all(ends.values()):
-            cases.append(is_greater(ends[AMENDED], ends["SGD"], at_least=NOISE))
+            cases.append(is_greater(ends[AMENDED], ends["SGD"], at_least=sampling_error(table, ends["SGD"])))
             errors = {method: [100 * (1 - share) for share in shares] for method, shares in ends.items()}
             lead = fmean(errors["SGD"]) - fmean(errors[AMENDED])
-            words.append(f"{data}: {in_words(errors[AMENDED])}, SGD {in_words(errors['SGD'])}: {lead:.1f} points lower")
+            gap = f"{abs(lead):.2f} points {'lower' if lead > 0 else 'higher'}"
+            words.append(f"{data}: {in_words(errors[AMENDED])}, SGD {in_words(errors['SGD'])}: {gap}")
     return judged(cases, "; ".join(words))
 
 
@@ -214,14 +226,14 @@ EXPERIMENT = Experiment(
         ).because(
             "paper",
             NOT_HERE,
-            "One run each: 0.4 points higher on CIFAR-10 and 0.3 lower on CIFAR-100, with 0.3 and 0.4 points of error "
-            "from the 10,000 test images alone. What is left of the lead is speed.",
+            "One run each: 0.38 points higher on CIFAR-10 and 0.25 lower on CIFAR-100, where the choice of the 10,000 "
+            "test images alone leaves 0.27 and 0.45. What is left of the lead is speed.",
         ),
         faster,
     ],
     draw=draw,
     minutes={"smoke": 0.02, "laptop": 2, "gpu": 0.9, "paper": 8.5},
     contrast=[(f"{data}, SGD", f"{data}, {AMENDED}") for data in DATA],
-    departures=(*DEPARTURES, IN_BFLOAT16),
+    departures=(*DEPARTURES, IN_BFLOAT16, CONSIDERABLY),
     silent=SILENT,
 )

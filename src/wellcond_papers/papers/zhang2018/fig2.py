@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wellcond.report.figures.style import legend_below, look_of
 from wellcond.results.quantities import TEST_ACCURACY
-from wellcond_papers.experiments.claims import END, Claim, Outcome, claim, judged
+from wellcond_papers.experiments.claims import END, Claim, Outcome, claim, is_greater, judged
 from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
@@ -38,13 +38,15 @@ def of_several_runs(own: Claim) -> Claim:
     needs=END,
 )
 def _in_every_run(table: Table) -> Outcome:
-    """Seed by seed: both methods start from the same weights and see the same batches."""
-    ends = [
-        {record.settings["seed"]: 100 * (1 - record.last(TEST_ACCURACY)) for record in table.arm(arm)} for arm in ARMS
-    ]
-    seeds = sorted(ends[0].keys() & ends[1].keys())
-    words = [f"{ends[1][seed]:.1f} against {ends[0][seed]:.1f} %" for seed in seeds]
-    return judged([ends[1][seed] < ends[0][seed] for seed in seeds], "; ".join(words))
+    """Seed by seed: both methods start from the same weights and see the same batches.
+
+    A tie if the test images cannot tell the two runs apart.
+    """
+    sgd, ours = ({record.settings["seed"]: record.last(TEST_ACCURACY) for record in table.arm(arm)} for arm in ARMS)
+    seeds = sorted(sgd.keys() & ours.keys())
+    cases = [is_greater([ours[seed]], [sgd[seed]], at_least=fig1.sampling_error(table, [sgd[seed]])) for seed in seeds]
+    words = [f"{100 * (1 - ours[seed]):.2f} against {100 * (1 - sgd[seed]):.2f} %" for seed in seeds]
+    return judged(cases, "; ".join(words))
 
 
 def draw(table: Table) -> Figure:
@@ -75,19 +77,43 @@ EXPERIMENT = Experiment(
     },
     measure=measure,
     claims=[
-        of_several_runs(fig1.lower_loss),
-        of_several_runs(fig1.lower_error),
-        of_several_runs(_in_every_run).because(
+        of_several_runs(fig1.lower_loss).because(
+            "paper",
+            fig1.NOT_HERE,
+            "On average it is the lower one in each of the first 205 epochs. By then both methods have fitted the "
+            "images; over the last 50 it stays 34 to 39 % above that of SGD, below 0.009.",
+        ),
+        of_several_runs(fig1.lower_error).because(
+            "paper",
+            "seeds",
+            "The runs end 0.25, 0.24 and 0.62 points lower, 0.37 on average: more than their spread, 0.30, but less "
+            "than the choice of the 10,000 test images leaves, 0.45, and half of the range of SGD's own three runs, "
+            "0.75. The source's Table 1, where SGD has another weight decay, has 1.25 points for this network.",
+        ),
+        of_several_runs(_in_every_run)
+        .because(
             "gpu",
             "too short to tell",
             "After 7 of 300 epochs one run of two ends 4.4 points lower and the other 4.0 higher; the rate falls "
             "to 0 by a cosine there, so that a slow start cannot be made up for.",
+        )
+        .because(
+            "paper",
+            "seeds",
+            "All three do, two of them by 0.25 and 0.24 points, less than the choice of the 10,000 test images leaves, "
+            "0.45: for three runs this is a trend, not a proof.",
         ),
+        of_several_runs(fig1.faster),
     ],
     draw=draw,
     minutes={"smoke": 0.05, "gpu": 0.5, "paper": 13},
     contrast=[(SGD, OURS)],
-    departures=(*DEPARTURES, fig1.IN_BFLOAT16, "The source does not say how many runs it shows: three at `paper`."),
+    departures=(
+        *DEPARTURES,
+        fig1.IN_BFLOAT16,
+        fig1.CONSIDERABLY,
+        "The source does not say how many runs it shows: three at `paper`, the first of which is that of figure 1.",
+    ),
     silent=SILENT,
     runs_of="zhang2018-fig1",
 )

@@ -104,6 +104,8 @@ def test_figure_1_compares_test_errors_at_the_end() -> None:
         return fig1.lower_error.check(runs({"SGD": 0.7, "scale-amended": amended}, "CIFAR-100, ")).verdict
 
     assert [verdict(amended) for amended in (0.75, 0.65, 0.701)] == ["holds", "does not hold", "holds in part"]
+    # √(0.7 · 0.3 / 10,000) is 0.46 points
+    assert [verdict(amended) for amended in (0.7045, 0.7047)] == ["holds in part", "holds"]
 
 
 def test_almost_always_is_nine_epochs_of_ten_on_both_data_sets() -> None:
@@ -137,6 +139,26 @@ def test_several_runs_are_judged_from_two_of_each_method_on() -> None:
 
     for claim in fig2.EXPERIMENT.claims:
         assert [claim.check(table(seeds)).verdict for seeds in (1, 2)] == ["not tested", "holds"]
+
+
+def test_a_run_that_the_test_images_cannot_tell_from_sgd_is_a_tie() -> None:
+    claim = fig2.EXPERIMENT.claims[2]
+
+    def verdict(*amended: float) -> str:
+        ends = [(fig2.SGD, [0.7] * len(amended)), (fig2.OURS, amended)]
+        return claim.check(
+            Table(
+                [
+                    Record({"arm": arm, "seed": seed}, [Row(1, "", TEST_ACCURACY, accuracy, "")])
+                    for arm, own in ends
+                    for seed, accuracy in enumerate(own)
+                ]
+            )
+        ).verdict
+
+    assert verdict(0.71, 0.71) == "holds"
+    assert verdict(0.703, 0.703) == "holds in part"
+    assert verdict(0.703, 0.69) == "does not hold"
 
 
 def test_the_faster_method_is_the_first_near_the_better_end() -> None:
