@@ -20,7 +20,7 @@ from wellcond.results import Cost
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """One call of the model in a training step, which draws the same random numbers every time.
+    """One call of the model in a training step, which draws the same numbers every time, by generators of its own too.
 
     Attributes:
         problem: Its loss is the step.
@@ -77,7 +77,11 @@ class StepOutputs:
 def _run(problem: Problem, batch: Any, call: Any) -> Tensor:
     assert isinstance(problem.loss, TrainingStep)
     function = problem.loss.function
-    with rng_kept(problem.device), kept(Snapshot([function], known=problem.model.modules())), torch.enable_grad():
+    with (
+        rng_kept(problem.device),
+        kept(Snapshot([function], known=problem.model.modules(), code=True)),
+        torch.enable_grad(),
+    ):
         seed_generators(0, problem.device)
         loss: Tensor = own_loss(function(InPlaceOfModel(call), own_copies(batch)))
     return loss

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ TOKENS = torch.randint(2, 30, (48, 12), generator=G)
 CHOSEN = torch.rand(TOKENS.shape, generator=G) < 0.2
 IMAGES = F.avg_pool2d(torch.randn(32, 1, 14, 14, generator=G), 3, 1)
 MASK_TOKEN = 1
+SYSTEM = np.random.default_rng(0).random
 
 
 def network(inputs: int) -> nn.Module:
@@ -44,6 +46,33 @@ def drawn(hides: bool) -> wc.Problem:
         return F.smooth_l1_loss(rebuilt[mask], batch[mask])
 
     return wc.Problem.from_step(network(40), step, [ROWS])
+
+
+class Hiding(nn.Module):
+    """Hides places that it is told, and knows which."""
+
+    def __init__(self, hides: bool) -> None:
+        super().__init__()
+        self.net, self.hides = network(40), hides
+
+    def forward(self, x: Tensor, hidden: Tensor) -> Tensor:
+        out: Tensor = self.net(torch.cat([x * ~hidden if self.hides else x, hidden.float()], 1))
+        return out
+
+
+def hidden_by_a_generator(hides: bool, own: Any) -> wc.Problem:
+    """The step draws which places are hidden by a generator of its own, of torch or of something else."""
+
+    def step(model: nn.Module, batch: Tensor) -> Tensor:
+        hidden = own(batch.shape) < 0.4
+        return F.mse_loss(model(batch, hidden)[hidden], batch[hidden])
+
+    return wc.Problem.from_step(Hiding(hides), step, [ROWS])
+
+
+def of_torch() -> Any:
+    generator = torch.Generator().manual_seed(7)
+    return lambda shape: torch.rand(shape, generator=generator)
 
 
 class Words(nn.Module):
@@ -113,6 +142,7 @@ FAULTY: dict[str, Callable[[], wc.Problem]] = {
     "a mask that a step draws": lambda: drawn(hides=False),
     "tokens": lambda: words(TOKENS),
     "a hole that is not cut": lambda: painted(cuts=False),
+    "a generator of one's own": lambda: hidden_by_a_generator(False, of_torch()),
 }
 SOUND: dict[str, Callable[[], wc.Problem]] = {
     "rows": lambda: rows(ROWS * ~HIDDEN),
@@ -120,6 +150,8 @@ SOUND: dict[str, Callable[[], wc.Problem]] = {
     "tokens": lambda: words(TOKENS.masked_fill(CHOSEN, MASK_TOKEN)),
     "BERT": lambda: words(as_bert_does()),
     "a hole that the model cuts": lambda: painted(cuts=True),
+    "a generator of one's own": lambda: hidden_by_a_generator(True, of_torch()),
+    "other places every time": lambda: hidden_by_a_generator(True, lambda shape: torch.tensor(SYSTEM(shape))),
     "an autoencoder": lambda: wc.Problem(network(20), nn.MSELoss(), [(ROWS, ROWS)]),
     "a denoising one": lambda: rows(ROWS + 0.3 * torch.randn(ROWS.shape, generator=torch.Generator().manual_seed(2))),
     "padding": filled_up,
