@@ -383,3 +383,24 @@ def test_all_processes_of_a_sharded_model_record_and_of_another_the_first(
     recorder = recorder_of_another_process(sharded=True)
     assert "norms are those of whole parameters" in recorder.notes[0]
     recorder.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["an optimizer", "a dict"])
+def test_a_rate_is_set_where_the_module_makes_its_optimizer(
+    lightning: Any, integration: Any, kinds: Any, form: str
+) -> None:
+    """Pasted before the training, the lines change what it is trained with."""
+
+    class Slow(kinds["automatic"]):  # type: ignore[misc, name-defined]
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.Adam(self.parameters(), lr=1e-8)
+            return optimizer if form == "an optimizer" else {"optimizer": optimizer}
+
+    own, fit, data = Slow(), lightning.Trainer(max_epochs=2, **QUIET), digits()
+    finding = integration.diagnose(fit, own, data).findings[0]
+    assert finding.rule == "learning-rate-too-low"
+    assert "suggest_lr(fit, own, data)" in finding.remedy
+    exec(finding.remedy, {"fit": fit, "own": own, "data": data, "wc": wc})
+    fit.fit(own, data)
+    assert fit.optimizers[0].param_groups[0]["lr"] > 1e-5

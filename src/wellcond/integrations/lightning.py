@@ -8,7 +8,9 @@ print(diagnose(trainer, module))
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,14 @@ from torch import Tensor
 
 from wellcond.diagnosis.diagnosis import Diagnosis
 from wellcond.errors import MissingExtra
+from wellcond.integrations.lightning_lines import arguments_of_fit, lightning_lines
 from wellcond.integrations.lightning_plan import planned
 from wellcond.integrations.lightning_step import detached, training_step
+from wellcond.integrations.plan import Plan
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
 from wellcond.network.whole import holds_shards
 from wellcond.recording.recorder import Recorder
+from wellcond.training.script_names import name_in_script
 from wellcond.treatment.treatment import Treatment
 
 try:
@@ -143,7 +148,9 @@ def diagnose(
         **options: Of `wellcond.diagnose`.
     """
     with planned(trainer, module, train_dataloaders, datamodule) as plan:
-        return plan.diagnose(**options)
+        diagnosis = plan.diagnose(**options)
+        lines = _lines(trainer, module, train_dataloaders, datamodule, plan)
+    return replace(diagnosis, findings=tuple(each.with_lines(lines) for each in diagnosis.findings))
 
 
 def suggest_lr(
@@ -175,4 +182,15 @@ def treat(
         **options: Of `wellcond.treat`.
     """
     with planned(trainer, module, train_dataloaders, datamodule) as plan:
-        return plan.treat(**options)
+        treatment = plan.treat(**options)
+        lines = _lines(trainer, module, train_dataloaders, datamodule, plan)
+    return replace(treatment, arms={name: replace(arm, code=lines(arm.code)) for name, arm in treatment.arms.items()})
+
+
+def _lines(trainer: Any, module: Any, train_dataloaders: Any, datamodule: Any, plan: Plan) -> Callable[[str], str]:
+    return functools.partial(
+        lightning_lines,
+        module=name_in_script(module, "module"),
+        arguments=arguments_of_fit(trainer, module, train_dataloaders, datamodule),
+        configured=plan.configured,
+    )

@@ -54,7 +54,7 @@ def planned(trainer: Any, module: Any, train_dataloaders: Any = None, datamodule
             length = int(steps) if 0 < steps < math.inf else None
             between = about.steps_per_epoch if is_by_epoch else 1
             forward = forward_of(module, parts) if parts else None
-            yield Plan(problem, optimizers, scheduler, length, between, is_by_epoch, forward)
+            yield Plan(problem, optimizers, scheduler, length, between, is_by_epoch, forward, configured)
         finally:
             module.to(device)
             if datamodule is not None:

@@ -33,6 +33,7 @@ class Plan:
         is_by_epoch: Whether the schedule is stepped once per epoch, and not after every step of the optimizer.
         forward: In place of the model's own `forward` while it is diagnosed, where its training step calls something
             else.
+        configured: What the trainer's library has been given as optimizers and schedules, in its own form.
     """
 
     problem: Problem
@@ -42,6 +43,7 @@ class Plan:
     steps_between: int = 1
     is_by_epoch: bool = False
     forward: Any = None
+    configured: Any = None
 
     def diagnose(self, **options: Any) -> Diagnosis:
         """`wellcond.diagnose` of this training."""
