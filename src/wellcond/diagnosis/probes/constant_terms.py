@@ -38,7 +38,7 @@ def lost_slope(problem: Problem) -> float | None:
         NonFinite: The loss is not finite there.
     """
     params = list(problem.params.values())
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator(problem.device).manual_seed(0)
     with problem.measuring(), parameters_kept(params), contextlib.closing(problem.data()) as data:
         index, batch = next(data)
         loss, constants = evaluated(problem, index, batch)
@@ -50,7 +50,9 @@ def lost_slope(problem: Problem) -> float | None:
         slopes, differences = list[float](), list[float]()
         has_moved = False
         for _ in range(DIRECTIONS):
-            direction = [(rms(p) or FRESH) * torch.randn(p.shape, generator=draw).to(p) for p in starts]
+            direction = [
+                (rms(p) or FRESH) * torch.randn(p.shape, generator=draw, device=p.device).to(p) for p in starts
+            ]
             expected = sum(float((g * d).sum()) for g, d in zip(gradients, direction, strict=True) if g is not None)
             at_both = []
             for step in DISTANCES:

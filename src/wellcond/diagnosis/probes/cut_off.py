@@ -49,10 +49,10 @@ def cut_off(problem: Problem) -> tuple[str, ...]:
 
 def _moves(problem: Problem, index: int, inputs: object, place: int, output: Tensor, names: list[str]) -> bool:
     """Whether other values of some parameters change an output."""
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator(problem.device).manual_seed(0)
     params = [problem.params[name] for name in names]
     with parameters_kept(params), torch.no_grad():
         for p in params:
-            p.data = p.data + SHIFT * rms(p) * torch.randn(p.shape, generator=draw).to(p)
+            p.data = p.data + SHIFT * rms(p) * torch.randn(p.shape, generator=draw, device=p.device).to(p)
         moved = tensors_in(problem.forward(index, inputs))[place]
     return moved.shape == output.shape and relative_change(output.detach(), moved) > VISIBLE

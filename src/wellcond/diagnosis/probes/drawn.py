@@ -30,7 +30,7 @@ def weighs_by_itself(problem: Problem) -> bool:
     which random numbers that nobody seeds make, do not count.
     """
     params = list(problem.params.values())
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator(problem.device).manual_seed(0)
     with problem.measuring(), parameters_kept(params), contextlib.closing(problem.data()) as data:
         index, batch = next(data)
         before, again = (evaluated(problem, index, batch)[1].factors for _ in range(2))
@@ -39,7 +39,8 @@ def weighs_by_itself(problem: Problem) -> bool:
         starts = [p.data for p in params]
         for distance in JUMPS:
             for p, start in zip(params, starts, strict=True):
-                p.data = start + distance * (rms(start) or SIZE_OF_ZEROS) * torch.randn(p.shape, generator=draw).to(p)
+                noise = torch.randn(p.shape, generator=draw, device=p.device).to(p)
+                p.data = start + distance * (rms(start) or SIZE_OF_ZEROS) * noise
             with contextlib.suppress(NonFinite):  # so far away a deep network may overflow
                 if _differ(before, evaluated(problem, index, batch)[1].factors):
                     return True

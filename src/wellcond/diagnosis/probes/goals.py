@@ -36,14 +36,14 @@ def moves_with_the_model(problem: Problem) -> bool:
     combined inside of the model does not count.
     """
     params = list(problem.params.values())
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator(problem.device).manual_seed(0)
     with problem.measuring(), parameters_kept(params), contextlib.closing(problem.data()) as data:
         index, batch = next(data)
         before = _goals(problem, index, batch)
         if not before or have_moved(before, _goals(problem, index, batch)):
             return False
         for p in params:
-            p.data = p.data + FAR * rms(p) * torch.randn(p.shape, generator=draw).to(p)
+            p.data = p.data + FAR * rms(p) * torch.randn(p.shape, generator=draw, device=p.device).to(p)
         return have_moved(before, _goals(problem, index, batch))
 
 

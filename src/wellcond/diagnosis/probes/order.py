@@ -91,10 +91,10 @@ def _change_at_any_weights(subject: Subject, change: Callable[[Tensor], float | 
     if size is None or size > subject.tolerance:
         return size
     params = subject.problem.params
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator(subject.problem.device).manual_seed(0)
     with parameters_kept(params.values()):
         for p in params.values():
-            p.data = p.data + STEP * torch.randn(p.shape, generator=draw).to(p)
+            p.data = p.data + STEP * torch.randn(p.shape, generator=draw, device=p.device).to(p)
         outputs = subject.outputs_for(subject.inputs)
         again = None if outputs is None else change(outputs)
     return again if again is not None and again > subject.tolerance else size

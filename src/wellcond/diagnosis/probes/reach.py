@@ -90,7 +90,7 @@ def _changed(subject: Subject, factor: float, added: float, of_single: float) ->
 def larger_weights(problem: Problem, factor: float, added: float, of_single: float) -> Iterator[None]:
     """The model with other weights, as in `WEIGHT_CHANGES`, while inside."""
     params = list(problem.params.values())
-    draw = torch.Generator(problem.device).manual_seed(0)  # there: moving as many numbers as weights takes long
+    draw = torch.Generator(problem.device).manual_seed(0)  # there: drawing for every weight elsewhere takes long
     with isolation.parameters_kept(params):
         for p in params:
             # a layer that starts at zero need not stay there

@@ -57,10 +57,10 @@ def zero_factors(subject: Subject) -> ZeroFactors | None:
             if still == silent:
                 break
             silent = still
-        draw = torch.Generator().manual_seed(0)
+        draw = torch.Generator(subject.problem.device).manual_seed(0)
         for name in sorted(zeros & silent):
             p = params[name]
-            p.data = STEP * torch.randn(p.shape, generator=draw).to(p)
+            p.data = STEP * torch.randn(p.shape, generator=draw, device=p.device).to(p)
         cut = _without(_gradients(subject), silent) if zeros & silent else silent
     share = sum(params[name].numel() for name in silent) / subject.problem.size
     names = tuple(name for name in params if name in zeros & silent - cut)
