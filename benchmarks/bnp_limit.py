@@ -1,6 +1,7 @@
 """Is BNP's printed rate at its limit? The limit 2/λ of the preconditioned Hessian along a run of lange2022's CNN.
 
 python -m benchmarks.bnp_limit --data DATA --seed 3 --at 0 100 200 300 --out bnp_limit.json   # minutes on one core
+python -m benchmarks.bnp_limit --device cuda …                                                # seconds on a GPU
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def preconditioned_lambda(loss: Tensor, bnp: BNP, positions: dict[str, int], bat
         return p_transposed(torch.autograd.grad(gradients, parameters, p(v), retain_graph=True))
 
     size = sum(parameter.numel() for parameter in parameters)
-    start = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(loss.dtype)
+    start = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(loss)
     return lambda_max(apply, start, products)
 
 
@@ -98,15 +99,18 @@ def main() -> None:
     command.add_argument("--at", type=int, nargs="+", default=[0, 100, 200, 300])
     command.add_argument("--images", type=int, default=512)
     command.add_argument("--products", type=int, default=12)
+    command.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     command.add_argument("--out", type=Path, required=True)
     options = command.parse_args()
     cells = catalog.experiment("lange2022-fig5").cells("paper")
     settings = next(cell.settings for cell in cells if cell.settings["arm"] == "batch 128: BNP")
     settings = {**settings, "seed": options.seed}
     images = load("cifar10", options.data, train=True)
-    batches = Batches(images, settings["batch"], seed=options.seed)
-    x, y = images.tensors(count=options.images)
-    model = network(settings, (x.shape[1], x.shape[2], x.shape[3]), len(images.classes))
+    is_standardized = settings.get("standardize", False)  # as in the runs of the figure
+    batches = Batches(images, settings["batch"], seed=options.seed, device=options.device, standardize=is_standardized)
+    known = images.tensors(count=options.images, standardize=is_standardized)
+    x, y = (tensor.to(options.device) for tensor in known)
+    model = network(settings, (x.shape[1], x.shape[2], x.shape[3]), len(images.classes)).to(options.device)
     optimizer, bnp = optimizer_of(settings, model)
     assert bnp is not None
     positions = positions_of(model, x[:1])

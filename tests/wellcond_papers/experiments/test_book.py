@@ -75,3 +75,10 @@ def test_the_index_counts_all_claims() -> None:
     count, _, parts = book.counted(run).removeprefix("of ").partition(": ")
     assert int(count) == sum(int(part.split()[0]) for part in parts.split(", "))
     assert int(count) == sum(not claim.is_ours for claim in run.experiment.claims)
+
+
+def test_the_queue_names_what_is_left_with_its_minutes() -> None:
+    *entries, together = book.left().splitlines()[2:]
+    minutes = [float(line.split("|")[4]) for line in entries]
+    assert all(each > 0 for each in minutes)
+    assert float(together.split("|")[4]) == pytest.approx(sum(minutes), abs=1)
