@@ -1,7 +1,7 @@
 """What recording costs: the same training with and without it, in turns of a few steps, in one process.
 
-Each arm has its own model and optimizer, all from one seed. Arms take turns, so that a slow minute of the machine hits
-all alike; the recorder's clock stands still while it is another arm's turn.
+Each arm has its own model and optimizer, all from one seed. Arms take turns in a random order, so that a slow minute of
+the machine hits all alike; the recorder's clock stands still while it is another arm's turn.
 
 python -m benchmarks --only recording                            # CPU, with the peers that are installed
 python -m benchmarks --only recording --device cuda --out out    # eager, compiled, and with CUDA graphs
@@ -10,6 +10,8 @@ python -m benchmarks --only recording --device cuda --out out    # eager, compil
 from __future__ import annotations
 
 import contextlib
+import gc
+import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -172,10 +174,12 @@ def _measured(case: Case, device: str, steps: int, mode: Mode) -> dict[str, Any]
                 raise
             arms.pop(name, None)
             left_out[name] = f"{type(error).__name__}: {error}"
-    for turn in range(steps // STEPS_IN_TURN):
-        for name, arm in arms.items():
-            if name not in PEERS or turn % PEERS_TURN == 0:
-                _take_turn(arm, device)
+    order = random.Random(0)
+    with _short_pauses():
+        for turn in range(steps // STEPS_IN_TURN):
+            for name in order.sample(list(arms), len(arms)):
+                if name not in PEERS or turn % PEERS_TURN == 0:
+                    _take_turn(arms[name], device)
     recorder = arms[WELLCOND].tool.recorder  # type: ignore[attr-defined]
     history = recorder.history
     counts = {
@@ -261,6 +265,18 @@ def _counted_waits() -> Iterator[list[str]]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     waiting += [str(each.message) for each in caught if "synchroniz" in str(each.message)]
+
+
+@contextlib.contextmanager
+def _short_pauses() -> Iterator[None]:
+    """Python's collector leaves alone what is there now: a pause for all that torch has loaded takes 0.2 s, which is a
+    fifth of a short run, and hits one of the arms by chance."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _take_turn(arm: Arm, device: str) -> None:

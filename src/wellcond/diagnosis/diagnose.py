@@ -84,9 +84,9 @@ def diagnose(
             of it is stepped, to see which rates it comes to, and how soon they are gone.
         budget: `"fast"` takes at most 100 u, where u is one training step, or two seconds where that is longer: the
             layers of the first batches, and about 8 Hessian products, which stop at an estimated error of 1 % and have
-            no certificate. What does not fit is named in `.left_out`. `"full"` measures all batches, goes on until 1 %
-            is certain and measures the trace too, in about 40 to 500 products. A number is seconds: as much of `"full"`
-            as they allow.
+            no certificate. On a GPU the clock counts as well: the time of 100 training steps, or five seconds. What
+            does not fit is named in `.left_out`. `"full"` measures all batches, goes on until 1 % is certain and
+            measures the trace too, in about 40 to 500 products. A number is seconds: as much of `"full"` as they allow.
         layers: Names of the layers, or of modules that hold them, to list; None for all. The curvature is always that
             of the whole network.
         select: Names of the rules to apply; None for all.

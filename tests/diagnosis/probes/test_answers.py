@@ -49,7 +49,7 @@ def drawn(hides: bool) -> wc.Problem:
 
 
 class Hiding(nn.Module):
-    """Hides places that it is told, and knows which."""
+    """Hides the places of its second argument, and sees which they are."""
 
     def __init__(self, hides: bool) -> None:
         super().__init__()
