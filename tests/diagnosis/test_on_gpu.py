@@ -24,7 +24,7 @@ GIB = 2.0**30
 
 
 def planned(**changes: float) -> OnGpu:
-    usual = {"seconds": 0.1, "ratio": 1.0, "size": 64, "vector": 1.0, "held": 2.0, "activations": 50.0, "growth": 4.0}
+    usual = {"seconds": 0.1, "ratio": 1.0, "size": 64, "vector": 1.0, "held": 2.0, "activations": 50.0, "graph": 200.0}
     return plan(**(usual | {"is_coupled": False} | changes))  # type: ignore[arg-type]
 
 
@@ -54,8 +54,8 @@ def test_memory_is_twice_that_of_a_step_by_hand() -> None:
 def test_layers_have_the_memory_that_a_gradient_leaves_by_hand() -> None:
     """Of 110 vectors 2 are held and 2 are the gradient's: 106 / (4 · 50 / 64) = 33.9 examples."""
     assert planned().layer_examples == 33
-    assert planned(growth=1.0).layer_examples == 64
-    assert planned(growth=1000.0, is_coupled=True).layer_examples == FEWEST_COUPLED
+    assert planned(graph=50.0).layer_examples == 64
+    assert planned(graph=5e4, is_coupled=True).layer_examples == FEWEST_COUPLED
 
 
 def test_examples_that_depend_on_each_other_are_not_too_few() -> None:
@@ -69,12 +69,12 @@ def test_no_plan_holds_more_than_it_says_but_for_one_example() -> None:
     for _ in range(300):
         size = draw.choice([1, 3, 16, 512])
         vector, held, activations = (10.0 ** draw.uniform(5, 11) for _ in range(3))
-        growth = draw.choice([4.0, 8.0])
+        whole = draw.choice([4.0, 8.0, 30.0]) * activations
         result = planned(
-            ratio=10 ** draw.uniform(-1, 2), size=size, vector=vector, held=held, activations=activations, growth=growth
+            ratio=10 ** draw.uniform(-1, 2), size=size, vector=vector, held=held, activations=activations, graph=whole
         )
         assert 1 <= result.examples <= size
-        graph = growth * activations * result.examples / size
+        graph = whole * result.examples / size
         peak = held + (PRODUCT_COPIES + result.products) * vector + graph
         assert result.products == 0 or result.examples == 1 or peak <= result.most_bytes * (1 + 1e-12)
         assert result.most_bytes == OVER_STEP * (held + 3 * vector + activations)

@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from wellcond.diagnosis.mini_batches import first_examples, runs_on_part
-from wellcond.network.isolation.arithmetic import precision_now, trained_in
+from wellcond.network.isolation.arithmetic import attention_of_training, trained_in
 from wellcond.problem.batches import examples_in
 from wellcond.problem.problem import Problem
 
 MOST_SLOWER = 16.0
 """Largest ratio of seconds that is planned with."""
 TWICE = 4.0
-"""Memory of a graph that is differentiated twice, next to the activations of a training step in the same precision. The
-rows of all layers, whose spectra are computed, take about as much: 0.9 times them for ResNet-50, 3 to 4 for GPT-2."""
+"""Memory of a graph that is differentiated twice, next to that of a pass in the same precision. The rows of all layers,
+whose spectra are computed, take about as much: 0.9 times it for ResNet-50, 3 to 4 for GPT-2."""
 STEP_COPIES, PRODUCT_COPIES = 4, 6
 """Vectors of all parameters that a training step with Adam holds, and those of a product next to Lanczos' basis."""
 OVER_STEP = 2.0
@@ -72,20 +73,17 @@ def on_gpu(problem: Problem) -> OnGpu | None:
         return None
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         size = examples_in(next(data)[1])
-    trained, activations = min(_step(problem) for _ in range(TIMED_STEPS))
+    trained, activations = min(_step(problem, attention_of_training) for _ in range(TIMED_STEPS))
     with trained_in(None):
-        full = min(_step(problem)[0] for _ in range(TIMED_STEPS))
-    vector = sum(p.numel() * p.element_size() for p in problem.params.values())
-    now = precision_now()
-    is_half = now is not None and now.autocast is not None
+        full, in_full = min(_step(problem) for _ in range(TIMED_STEPS))
     return plan(
         seconds=trained,
         ratio=full / trained,
         size=size,
-        vector=vector,
+        vector=sum(p.numel() * p.element_size() for p in problem.params.values()),
         held=torch.cuda.memory_allocated(problem.device),
         activations=activations,
-        growth=TWICE * (2 if is_half else 1),
+        graph=TWICE * in_full,
         is_coupled=problem.couples_examples,
     )
 
@@ -98,7 +96,7 @@ def plan(
     vector: float,
     held: float,
     activations: float,
-    growth: float,
+    graph: float,
     is_coupled: bool,
 ) -> OnGpu:
     """Examples and products that fit into the seconds and the memory.
@@ -110,23 +108,23 @@ def plan(
         vector: Bytes of all parameters.
         held: Bytes held before the work.
         activations: Bytes that a pass of the batch holds at its peak, as trained.
-        growth: Those of a graph that is differentiated twice in full precision, over these.
+        graph: Bytes of a graph of the batch that is differentiated twice, in full precision.
         is_coupled: Whether examples of a batch depend on each other.
 
     Example:
-        >>> sizes = {"vector": 1.0, "held": 1.0, "activations": 9.0, "growth": 8.0}
+        >>> sizes = {"vector": 1.0, "held": 1.0, "activations": 9.0, "graph": 72.0}
         >>> plan(seconds=0.1, ratio=3.7, size=32, is_coupled=False, **sizes)
         OnGpu(step_seconds=0.1, slower=4.0, step_bytes=13.0, layer_examples=10, examples=4, products=10)
     """
     slower = min(max(2.0 ** round(math.log2(ratio)), 1.0), MOST_SLOWER)
     step = held + (STEP_COPIES - 1) * vector + activations
     room = OVER_STEP * step - held - PRODUCT_COPIES * vector
-    by_memory = size * max(room, 0.0) / 2 / max(growth * activations, 1.0)  # the other half is for Lanczos' basis
+    by_memory = size * max(room, 0.0) / 2 / max(graph, 1.0)  # the other half is for Lanczos' basis
     fewest = min(FEWEST_COUPLED, size) if is_coupled else 1
     examples = int(min(max(min(size / slower, by_memory), fewest), size))
-    left = room - growth * activations * examples / size
+    left = room - graph * examples / size
     layers_room = OVER_STEP * step - held - 2 * vector  # next to the gradient
-    of_layers = int(min(max(size * layers_room / max(growth * activations, 1.0), fewest), size))
+    of_layers = int(min(max(size * layers_room / max(graph, 1.0), fewest), size))
     return OnGpu(seconds, slower, step, of_layers, examples, max(int(left / vector), 0))
 
 
@@ -141,12 +139,19 @@ def with_fewer_examples(problem: Problem, examples: int) -> Problem:
     return Problem(problem.model, problem.loss, fewer, problem.batchnorm, dropout=problem.dropout)
 
 
-def _step(problem: Problem) -> tuple[float, float]:
-    """Seconds of a training step, and the bytes that it holds at its peak above those before."""
+def _step(
+    problem: Problem, around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+) -> tuple[float, float]:
+    """Seconds of a training step, and the bytes that it holds at its peak above those before.
+
+    Args:
+        problem: The problem.
+        around: Context to enter around its passes.
+    """
     torch.cuda.synchronize(problem.device)
     torch.cuda.reset_peak_memory_stats(problem.device)
     before, began = torch.cuda.memory_allocated(problem.device), time.perf_counter()
-    with problem.measuring(), contextlib.closing(problem.data()) as data:
+    with problem.measuring(), around(), contextlib.closing(problem.data()) as data:
         index, batch = next(data)
         loss = problem.training_loss(index, batch)
         problem.gradient(loss, [*problem.params.values()], allow_unused=True)
