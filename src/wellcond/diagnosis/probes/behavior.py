@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.answers import Answers, answers
+from wellcond.diagnosis.probes.beyond import DISTANCES, Beyond, beyond
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.graphs import edges_of_first_alone
@@ -30,6 +31,7 @@ from wellcond.diagnosis.probes.uneven_terms import MOST_TERMS, UnevenTerms, unev
 from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Row
 from wellcond.results import quantities as q
 
@@ -61,6 +63,7 @@ class Behavior:
         heard: Which examples the loss depends on; None if the model is not called as a whole.
         sight: What the loss sees of the outputs; None if it takes no other outputs than the model's.
         reach: Which outputs the model can give, and the lowest loss of these; None if they have no bound.
+        beyond: Outputs that the loss of a step pulls beyond what the model can give, all of them; None if it does not.
         uneven_terms: How hard the terms of the loss pull at what they share; None if it is no sum.
         failures: What could not be probed, and why.
     """
@@ -84,6 +87,7 @@ class Behavior:
     heard: Heard | None = None
     sight: Sight | None = None
     reach: Reach | None = None
+    beyond: Beyond | None = None
     uneven_terms: UnevenTerms | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
@@ -169,6 +173,13 @@ PROBES: dict[str, Probe] = {
     "heard": Probe("which examples the loss depends on", heard, 4 / 3),
     "sight": Probe("what the loss sees of the outputs", sight, 0.0),
     "reach": Probe("which outputs the model can give", reach, 1.0),
+    "beyond": Probe(
+        "whether the loss asks for outputs that the model cannot give",
+        beyond,
+        (4 + len(DISTANCES)) / 3,
+        lambda problem: isinstance(problem.loss, TrainingStep),
+        "a step of one's own",
+    ),
     "uneven_terms": Probe("how hard each term of the loss pulls", uneven_terms, (1 + 2 * MOST_TERMS) / 3),
 }
 """By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is
