@@ -48,7 +48,7 @@ OF_OTHERS = Threshold(
     origin="1 but for chance if they are no pairs; 1.3 and more where anything was learned in some fifty steps",
 )  # fmt: skip
 OF_OTHER_PARTNERS = Threshold(
-    "the same of a contrastive loss", math.nan, 1.02, bad="below",
+    "the same of a contrastive loss", math.nan, 1.05, bad="below",
     origin="chance alone; two views of one thing are told from others' after some steps",
 )  # fmt: skip
 OF_ITS_OWN = Condition(
@@ -115,7 +115,7 @@ def learned_by_heart(evidence: Evidence) -> Iterator[Finding]:
     With the optimizer as it is, the loss of the first half falls by a fifth, and is 1.2 times as high if their labels,
     or second views, are those of other examples; for the other half that makes no difference, less than a tenth, and it
     has not fallen by a fifth. A warning: a task may need more data than were read. Severe for a contrastive loss of 256
-    examples or more, if other partners make 1.5 times the loss there and 1.02 times here: two views of one thing have
+    examples or more, if other partners make 1.5 times the loss there and 1.05 times here: two views of one thing have
     more in common. Not reported where each user or item has a row of its own in a table, which is learned by heart on
     purpose.
     """
