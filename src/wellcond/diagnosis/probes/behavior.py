@@ -150,7 +150,7 @@ class Probe(NamedTuple):
 PROBES: dict[str, Probe] = {
     "mixing": Probe("whether examples of a batch influence each other", mixing, 5 / 3),
     "edges_of_first_alone": Probe("whether graphs have their own edges", edges_of_first_alone, 1 / 3),
-    "shift": Probe("whether outputs see what they are asked for", shift, 4 / 3),
+    "shift": Probe("whether outputs see what they are asked for", shift, 2.0),
     "pixels": Probe("whether outputs see the pixel they are asked for", pixels, 3.0),
     "sees_itself": Probe("whether outputs see the feature they are asked for", sees_itself, 3.0),
     "answers": Probe("whether the inputs hold what is asked for", answers, 2 / 3),
