@@ -34,7 +34,7 @@ class Beyond(NamedTuple):
         operation: The last operation of the model.
         bound: What its results are never below, or never above.
         is_low: Whether it is a lower bound.
-        count: Outputs that the loss pulls there, of the first batch: all that it depends on.
+        pulled: Outputs that the loss pulls there, of the first batch: all that it depends on.
         at_bound: Loss with all of these at the bound.
         least: Lowest loss with all of these beyond it.
     """
@@ -42,7 +42,7 @@ class Beyond(NamedTuple):
     operation: str
     bound: float
     is_low: bool
-    count: int
+    pulled: int
     at_bound: float
     least: float
 

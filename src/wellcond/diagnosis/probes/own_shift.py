@@ -58,11 +58,11 @@ def own_shift(subject: Subject) -> OwnShift | None:
         other[:, middle] = other[:, middle].roll(1, 0)
         other = torch.where(labels < 0, labels, other)  # places that do not count stay so
         changed = [*leaves[:place], other, *leaves[place + 1 :]]
-        gradients = [_by_token(subject, tree_unflatten(each, form), tokens) for each in (leaves, changed)]
-        if gradients[0] is None or gradients[1] is None or gradients[0].shape != gradients[1].shape:
+        before, after = (_by_token(subject, tree_unflatten(each, form), tokens) for each in (leaves, changed))
+        if before is None or after is None or before.shape != after.shape:
             continue
-        sizes = (gradients[0] - gradients[1]).abs().amax((0, 2))
-        reached = (sizes > NONE * max(float(g.abs().max()) for g in gradients)).nonzero().flatten().tolist()
+        largest = max(float(before.abs().max()), float(after.abs().max()))
+        reached = ((before - after).abs().amax((0, 2)) > NONE * largest).nonzero().flatten().tolist()
         if reached and reached[-1] <= middle:
             return OwnShift(of_data, middle - reached[-1], share, len(reached) > 1)
     return None

@@ -40,7 +40,7 @@ def beyond_bound(evidence: Evidence) -> Iterator[Finding]:
         f"{number(seen.least)} beyond.",
         evidence={
             "last operation": seen.operation,
-            "outputs": float(seen.count),
+            "outputs": float(seen.pulled),
             "loss at the bound": seen.at_bound,
             "loss beyond": seen.least,
         },
