@@ -88,8 +88,8 @@ def _pulled(subject: Subject, bound: float, sign: int) -> tuple[int, float]:
     loss = _loss(subject, leaf)
     if loss is None or not leaves or not loss.requires_grad:
         return 0, math.nan
-    found = [g for g in torch.autograd.grad(loss, leaves, allow_unused=True) if g is not None]
-    pulls = torch.cat([-sign * g.flatten() for g in found]) if found else torch.zeros(1)
+    known = [g for g in torch.autograd.grad(loss, leaves, allow_unused=True) if g is not None]
+    pulls = torch.cat([-sign * g.flatten() for g in known]) if known else torch.zeros(1)
     is_pulled = bool(pulls.isfinite().all()) and bool((pulls >= 0).all())
     return (int((pulls > 0).sum()) if is_pulled else 0), float(loss.detach())
 

@@ -49,7 +49,7 @@ OF_OTHERS = Threshold(
 )  # fmt: skip
 OF_OTHER_PARTNERS = Threshold(
     "the same of a contrastive loss", math.nan, 1.05, bad="below",
-    origin="chance alone; two views of one thing are told from others' after some steps",
+    origin="chance alone; two views of the same example have more in common than that",
 )  # fmt: skip
 OF_ITS_OWN = Condition(
     "loss of its own batches with other partners / loss", 1.5, origin="most of what could be learned by heart was"
@@ -115,7 +115,7 @@ def learned_by_heart(evidence: Evidence) -> Iterator[Finding]:
     With the optimizer as it is, the loss of the first half falls by a fifth, and is 1.2 times as high if their labels,
     or second views, are those of other examples; for the other half that makes no difference, less than a tenth, and it
     has not fallen by a fifth. A warning: a task may need more data than were read. Severe for a contrastive loss of 256
-    examples or more, if other partners make 1.5 times the loss there and 1.05 times here: two views of one thing have
+    examples or more, if other partners make 1.5 times the loss there and 1.05 times here: two views of an example have
     more in common. Not reported where each user or item has a row of its own in a table, which is learned by heart on
     purpose.
     """
