@@ -8,7 +8,7 @@ from wellcond.diagnosis.learned import has_learned
 
 FAR_ABOVE = 10.0
 """Loss over that of a constant after some fifty steps, above which a run has not even unlearned the outputs that it
-began with; healthy networks of the benchmarks end below 1."""
+began with. A choice: five times `POOR_START`, and not measured on healthy networks."""
 
 
 def of_symptom(evidence: Evidence, *, is_far: bool) -> Severity:

@@ -37,9 +37,11 @@ FAR_ABOVE = Threshold(
     origin="about 1 for healthy networks; 30 for a squared error of targets that are not standardized",
 )  # fmt: skip
 OF_EQUAL = Threshold(
-    "contrastive loss at the start / n log n", math.nan, 10.0,
-    origin="1 for a summed loss of equal similarities; cosines times 100 have at most 200 / log n more in the mean",
+    "contrastive loss at the start / (200 + n log n)", math.nan, 10.0,
+    origin="1 for a summed loss of equal similarities; cosines times 100 add 200 at most in the mean",
 )  # fmt: skip
+CLIPPED = 200.0
+"""The most that cosines times 100 add to the loss of equal similarities, in the mean."""
 SCALE = Condition("a factor of similarities", 100.0, origin="where CLIP clips it (Radford et al. 2021)")
 ALIKE = Condition("relative change of the loss with the outputs of others", 0.01, origin="rounding is less")
 APART = Condition("the same after Adam's run on eight examples", 0.5, origin="it is above 0.9 where it fits them")
@@ -180,7 +182,7 @@ def falls_to_no_answer(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("bad-initialisation")
 def large_similarities(evidence: Evidence) -> Iterator[Finding]:
-    """A contrastive loss that starts at ten times n·log n or more, for n examples.
+    """A contrastive loss that starts at ten times 200 + n·log n or more, for n examples.
 
     Equal similarities have log n, and n·log n if the loss is summed. Cosines times a temperature of 100 are at most 200
     above that in the mean; what is higher comes from a scale that is far too large, such as e^14 where 14 was meant.
@@ -191,7 +193,7 @@ def large_similarities(evidence: Evidence) -> Iterator[Finding]:
     if inspection is None or loss is None or behavior is None or behavior.mixed_similarities is None:
         return
     n = inspection.examples or 0
-    if n < 2 or not OF_EQUAL.is_severe(loss / (n * math.log(n))):
+    if n < 2 or not OF_EQUAL.is_severe(loss / (CLIPPED + n * math.log(n))):
         return
     name, scale = _largest_scale(evidence)
     through = f"; {name} makes a factor of {number(scale)}" if name else ""
@@ -203,7 +205,7 @@ def large_similarities(evidence: Evidence) -> Iterator[Finding]:
         summary=f"the contrastive loss of {n} examples starts at {number(loss)}, and that of equal similarities is "
         f"{number(math.log(n))}: the similarities are far too large{through}.",
         evidence={"loss": loss, "loss of equal similarities": math.log(n)},
-        limits=OF_EQUAL.limits(n * math.log(n)),
+        limits=OF_EQUAL.limits(CLIPPED + n * math.log(n)),
         reason="A softmax of such numbers is 0 or 1, right or wrong, so that a few examples decide on every step.",
         remedy="# if the model takes the exponential of its scale, let that start at its logarithm: "
         "nn.Parameter(torch.tensor(math.log(1 / 0.07)))",
