@@ -96,6 +96,32 @@ def test_sound(make):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+@pytest.mark.parametrize(
+    ("factor", "is_late"),
+    [
+        (lambda k: min(1, (k + 1) // 2000), True),
+        (lambda k: float(k >= 995), True),
+        (lambda k: 0.0, True),
+        (lambda k: 1e-4 if k < 3000 else 1.0, True),
+        (lambda k: min(1.0, k / 8000), False),
+        (lambda k: 0.0 if k < 100 else 1.0, False),
+    ],
+    ids=[
+        "whole numbers",
+        "a jump at the end",
+        "always zero",
+        "waits at a tiny share",
+        "a long warm-up",
+        "waits for a hundred steps",
+    ],
+)
+def test_a_rate_that_begins_after_an_ordinary_run(factor, is_late, interval):
+    found = scheduled(lambda o: {"scheduler": LambdaLR(o, factor), "interval": interval})
+    assert (("learning-rate-too-low", "severe") in found) == is_late
+
+
+@pytest.mark.slow
 def test_a_decay_that_is_gone_early_is_a_warning_and_says_how_to_pass_one_per_epoch():
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wellcond.diagnosis.inspection.hidden_values import shows_only_constants
 from wellcond.diagnosis.inspection.weighted_sums import WeightedSums, compares_data
 
 EXAMPLES = 8
@@ -77,6 +78,7 @@ class SeenAttention:
     Attributes:
         all_masked: Share of the rows in which every entry is masked, by the name of the attention; only where it is
             positive.
+        hides_all: Names of attention that shows only values which are all the same, and hides what differs.
         is_open: Whether calls are recorded: only those of the first pass are.
     """
 
@@ -95,6 +97,7 @@ class SeenAttention:
     def __init__(self) -> None:
         self.is_open = True
         self.all_masked: dict[str, float] = {}
+        self.hides_all: list[str] = []
         self._of_one: list[OfOne] = []
         self._calls: dict[tuple[str, int], Attention] = {}
         self._sums: WeightedSums[tuple[str, int]] = WeightedSums()
@@ -137,6 +140,8 @@ class SeenAttention:
             by_default = 0 if output.dim() in (0, 1, 3) else 1  # what torch takes, with a warning
             self._softmax(name, args[0] if args else kwargs["input"], by_default if chosen is None else chosen, output)
         else:
+            if name not in self.hides_all and shows_only_constants(kind, args, kwargs):
+                self.hides_all.append(name)
             logits = _kernel_logits(args, kwargs) if kind == "sdpa" else _module_logits(args, kwargs)
             if logits is not None and logits.shape[-1] > 1:
                 self._note(name, logits, logits.dim() - 1, tuple(logits.shape), compares=True)

@@ -84,6 +84,7 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         signals=failures.attempt("the signals of the layers", lambda: tuple(signals.signals()), ()),
         attention=tuple(signals.attention()),
         all_masked=tuple(signals.all_masked()),
+        hides_all=tuple(signals.hides_all()),
         softmaxes_of_one=tuple(signals.softmaxes_of_one()),
         weights=failures.attempt("the weights", lambda: _weight_facts(problem, gradients, signals, optimizer), ()),
         loss=passes.loss,

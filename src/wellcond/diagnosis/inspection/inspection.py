@@ -67,6 +67,7 @@ class Inspection:
         output: Outputs of the first batch compared with its targets and the loss.
         signals: Signal of every module and nonlinearity, in the order of the forward pass.
         attention: Softmaxes and attention kernels inside the network.
+        hides_all: Attention whose mask shows only values that are all the same, and hides what differs.
         all_masked: Attention in which rows have all their entries masked, and the share of these rows.
         softmaxes_of_one: Softmaxes over a dimension of size one.
         weights: Facts about every parameter.
@@ -105,6 +106,7 @@ class Inspection:
     signals: tuple[Signal, ...] = ()
     attention: tuple[Attention, ...] = ()
     all_masked: tuple[tuple[str, float], ...] = ()
+    hides_all: tuple[str, ...] = ()
     softmaxes_of_one: tuple[OfOne, ...] = ()
     weights: tuple[Weight, ...] = ()
     loss: float | None = None

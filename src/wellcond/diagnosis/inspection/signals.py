@@ -227,6 +227,10 @@ class Signals:
         """All softmaxes and attention kernels, in the order of the forward pass."""
         return self._attention.calls()
 
+    def hides_all(self) -> list[str]:
+        """Attention whose mask shows only values that are all the same."""
+        return list(self._attention.hides_all)
+
     def all_masked(self) -> list[tuple[str, float]]:
         """Attention in which rows have all their entries masked, and the share of these rows."""
         return list(self._attention.all_masked.items())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.answers import Answers, answers
+from wellcond.diagnosis.probes.beyond import DISTANCES, Beyond, beyond
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.graphs import edges_of_first_alone
@@ -27,9 +28,11 @@ from wellcond.diagnosis.probes.sight import Sight, sight
 from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities, similarity_floor
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.diagnosis.probes.uneven_terms import MOST_TERMS, UnevenTerms, uneven_terms
+from wellcond.diagnosis.probes.unmeasured import unmeasured
 from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Row
 from wellcond.results import quantities as q
 
@@ -48,6 +51,7 @@ class Behavior:
             something else.
         memory: How far back in time a gradient reaches; None if the inputs are no sequence.
         padding: What depends on padding; None if there is none.
+        unmeasured: Share of the targets that a mask next to them hides, and that count; None without such a mask.
         order: Whether outputs depend on the order of steps, or of blocks of an image; None for other inputs.
         mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
             of; None for other losses.
@@ -61,6 +65,7 @@ class Behavior:
         heard: Which examples the loss depends on; None if the model is not called as a whole.
         sight: What the loss sees of the outputs; None if it takes no other outputs than the model's.
         reach: Which outputs the model can give, and the lowest loss of these; None if they have no bound.
+        beyond: Outputs that the loss of a step pulls beyond what the model can give, all of them; None if it does not.
         uneven_terms: How hard the terms of the loss pull at what they share; None if it is no sum.
         failures: What could not be probed, and why.
     """
@@ -73,6 +78,7 @@ class Behavior:
     answers: Answers | None = None
     memory: Memory | None = None
     padding: Padding | None = None
+    unmeasured: float | None = None
     order: Order | None = None
     mixed_similarities: float | None = None
     first_is_special: bool | None = None
@@ -84,6 +90,7 @@ class Behavior:
     heard: Heard | None = None
     sight: Sight | None = None
     reach: Reach | None = None
+    beyond: Beyond | None = None
     uneven_terms: UnevenTerms | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
@@ -146,12 +153,13 @@ class Probe(NamedTuple):
 PROBES: dict[str, Probe] = {
     "mixing": Probe("whether examples of a batch influence each other", mixing, 5 / 3),
     "edges_of_first_alone": Probe("whether graphs have their own edges", edges_of_first_alone, 1 / 3),
-    "shift": Probe("whether outputs see what they are asked for", shift, 4 / 3),
+    "shift": Probe("whether outputs see what they are asked for", shift, 2.0),
     "pixels": Probe("whether outputs see the pixel they are asked for", pixels, 3.0),
     "sees_itself": Probe("whether outputs see the feature they are asked for", sees_itself, 3.0),
     "answers": Probe("whether the inputs hold what is asked for", answers, 2 / 3),
     "memory": Probe("how far back in time gradients reach", memory, 4 / 3),
     "padding": Probe("what depends on padding", padding, 0.0),
+    "unmeasured": Probe("whether targets count that are not there", unmeasured, 0.0),
     "order": Probe("whether the order of steps matters", order, 1.0),
     "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
     "first_is_special": Probe("whether all examples are compared with the first", first_is_special, 2.0),
@@ -169,6 +177,13 @@ PROBES: dict[str, Probe] = {
     "heard": Probe("which examples the loss depends on", heard, 4 / 3),
     "sight": Probe("what the loss sees of the outputs", sight, 0.0),
     "reach": Probe("which outputs the model can give", reach, 1.0),
+    "beyond": Probe(
+        "whether the loss asks for outputs that the model cannot give",
+        beyond,
+        (4 + len(DISTANCES)) / 3,
+        lambda problem: isinstance(problem.loss, TrainingStep),
+        "a step of one's own",
+    ),
     "uneven_terms": Probe("how hard each term of the loss pulls", uneven_terms, (1 + 2 * MOST_TERMS) / 3),
 }
 """By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from wellcond.diagnosis.probes.influence import FIRST_MODULES, repeats, watched
+from wellcond.diagnosis.probes.own_shift import own_shift
 from wellcond.diagnosis.probes.steps import ONE_HOT, Compared, Sequence, compared, sequences
 from wellcond.diagnosis.probes.subject import Subject, relative_change
 
@@ -56,6 +57,9 @@ def shift(subject: Subject) -> Shift | None:
     Returns:
         None if the targets are not the inputs of a step, or those of its own that it does not see.
     """
+    if (own := own_shift(subject)) is not None:  # a model that computes its loss from labels
+        steps = own.of_data + own.of_model
+        return Shift(steps, own.of_model, own.share, True, False, past=float(own.sees_past))
     copying: Shift | None = None
     for sequence, pair, each in reversed(_candidates(subject)):
         if each.steps:

@@ -36,6 +36,13 @@ FAR_ABOVE = Threshold(
     "loss at the start / loss where all examples are alike", math.nan, 100.0,
     origin="about 1 for healthy networks; 30 for a squared error of targets that are not standardized",
 )  # fmt: skip
+OF_EQUAL = Threshold(
+    "contrastive loss at the start / (200 + n log n)", math.nan, 10.0,
+    origin="1 for a summed loss of equal similarities; cosines times 100 add 200 at most in the mean",
+)  # fmt: skip
+CLIPPED = 200.0
+"""The most that cosines times 100 add to the loss of equal similarities, in the mean."""
+SCALE = Condition("a factor of similarities", 100.0, origin="where CLIP clips it (Radford et al. 2021)")
 ALIKE = Condition("relative change of the loss with the outputs of others", 0.01, origin="rounding is less")
 APART = Condition("the same after Adam's run on eight examples", 0.5, origin="it is above 0.9 where it fits them")
 BACK = Condition(
@@ -174,6 +181,46 @@ def falls_to_no_answer(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("bad-initialisation")
+def large_similarities(evidence: Evidence) -> Iterator[Finding]:
+    """A contrastive loss that starts at ten times 200 + n·log n or more, for n examples.
+
+    Equal similarities have log n, and n·log n if the loss is summed. Cosines times a temperature of 100 are at most 200
+    above that in the mean; what is higher comes from a scale that is far too large, such as e^14 where 14 was meant.
+    Severe. The parameter of one number that is largest, itself or as a logarithm, is named.
+    """
+    inspection, behavior = evidence.inspection, evidence.behavior
+    loss = None if inspection is None else inspection.loss
+    if inspection is None or loss is None or behavior is None or behavior.mixed_similarities is None:
+        return
+    n = inspection.examples or 0
+    if n < 2 or not OF_EQUAL.is_severe(loss / (CLIPPED + n * math.log(n))):
+        return
+    name, scale = _largest_scale(evidence)
+    through = f"; {name} makes a factor of {number(scale)}" if name else ""
+    yield Finding(
+        rule="bad-initialisation",
+        layer=name,
+        severity="severe",
+        basis="proven",
+        summary=f"the contrastive loss of {n} examples starts at {number(loss)}, and that of equal similarities is "
+        f"{number(math.log(n))}: the similarities are far too large{through}.",
+        evidence={"loss": loss, "loss of equal similarities": math.log(n)},
+        limits=OF_EQUAL.limits(CLIPPED + n * math.log(n)),
+        reason="A softmax of such numbers is 0 or 1, right or wrong, so that a few examples decide on every step.",
+        remedy="# if the model takes the exponential of its scale, let that start at its logarithm: "
+        "nn.Parameter(torch.tensor(math.log(1 / 0.07)))",
+    )
+
+
+def _largest_scale(evidence: Evidence) -> tuple[str, float]:
+    """The parameter of one number with the largest value or exponential, and that; "" if there is none above 100."""
+    single = {name: float(p.detach()) for name, p in evidence.problem.params.items() if p.numel() == 1}
+    scales = {name: math.exp(min(abs(value), 700.0)) for name, value in single.items()}
+    name = max(scales, key=lambda each: scales[each], default="")
+    return (name, scales[name]) if name and scales[name] > SCALE.at else ("", math.nan)
+
+
+@rule("bad-initialisation")
 def large_bias(evidence: Evidence) -> Iterator[Finding]:
     """Biases above 1 that are five times as large as what varies in the outputs of their hidden layer.
 
@@ -214,6 +261,7 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
     |mean|·fan_in. Weights that are all zero are intended, in a last layer, a residual branch or an adapter, and those
     that training has aligned are no initialization. Weights fit their inputs if the outputs have an RMS below 5, or
     vary between the examples by 0.05 or more; or if what the next layers take does, after a factor in the model's code.
+    A last layer that starts near zero, as that of a policy, is a warning where there is no trial to judge it by.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -239,7 +287,11 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             rule="bad-initialisation",
             layer=w.layer,
-            severity=of_symptom(evidence, is_far=LARGE_GAIN.is_severe(gain) or SMALL_GAIN.is_severe(gain)),
+            severity=of_symptom(
+                evidence,
+                is_far=LARGE_GAIN.is_severe(gain)
+                or (SMALL_GAIN.is_severe(gain) and not _may_be_meant(evidence, inspection, w.layer)),
+            ),
             basis="measured",
             summary=f"the weights of {w.layer or 'the model'} have an RMS of {number(w.rms)}, which scales signals by "
             f"{number(gain)}; for {w.fan_in} inputs an RMS of {number(he)} keeps their size.",
@@ -249,6 +301,11 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
             treatment="unit-signals",
             remedy=f"torch.nn.init.kaiming_normal_(model.get_parameter({w.name!r}), nonlinearity='relu')",
         )
+
+
+def _may_be_meant(evidence: Evidence, inspection: Inspection, layer: str) -> bool:
+    """Whether a small layer is a last one, and no trial tells whether it stays small."""
+    return evidence.trial is None and not any(layer in each.after for each in inspection.weighted())
 
 
 def _made_up_for(inspection: Inspection, layer: Signal) -> float:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
-from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.remedies.standardized_data import is_standardized
@@ -29,6 +29,10 @@ SLOW = Threshold(
     "share of the targets' variance that only slow directions predict", 0.1, math.nan,
     origin="a tenth is what a network must gain on a constant to have learned",
 )  # fmt: skip
+NEARLY_ALL = Threshold(
+    "the same, where the trial learns nothing at any rate", math.nan, 0.5,
+    origin="most of what there is to learn is out of reach, and three rates or more have shown it",
+)  # fmt: skip
 
 
 @rule("ill-conditioned-input", quantity=INPUT.kappa[0.5])
@@ -36,7 +40,8 @@ def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
     """Inputs of the first layer that lie almost along one direction: λ_max of Σx is 0.999 of its trace.
 
     Gradient descent moves along the others a thousand times more slowly. Hidden layers of ReLU networks come close to
-    it ordinarily, so only the first layer is judged.
+    it ordinarily, so only the first layer is judged. A warning; severe if the trial learns nothing at any rate, and
+    slow directions predict more than half of the targets' variance.
     """
     table = evidence.conditioning
     first = None if table is None or not len(table) else next(iter(table.values()))
@@ -47,7 +52,7 @@ def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             rule="ill-conditioned-input",
             layer=first.name,
-            severity="warning",
+            severity=_severity(evidence),
             basis="measured",
             summary=f"{share:.2%} of the inputs of {first.name} lie along one direction.",
             evidence={"λ_max(Σx)": first.x.lambda_max, "trace": first.x.trace, "dimension": float(first.x.dimension)},
@@ -56,6 +61,15 @@ def ill_conditioned_input(evidence: Evidence) -> Iterator[Finding]:
             treatment="scale-inputs" if _are_off_center(evidence) else "decorrelate-inputs",
             remedy="# subtract the mean of the training set from every feature where the data set is made",
         )
+
+
+def _severity(evidence: Evidence) -> Severity:
+    """Severe if slow directions hold most of what there is to learn, and nothing is learned at any rate."""
+    trial = evidence.trial
+    slow = None if trial is None or trial.relation is None else trial.relation.slow
+    if trial is None or slow is None or not trial.learns_nothing:
+        return "warning"
+    return "severe" if NEARLY_ALL.is_severe(slow.rest) else "warning"
 
 
 def _are_off_center(evidence: Evidence) -> bool:
@@ -71,7 +85,8 @@ def collinear_features(evidence: Evidence) -> Iterator[Finding]:
     For a table of numbers with at least 8 examples per feature: directions of the standardized features whose
     eigenvalue is below a thousandth of the largest predict a tenth or more of the targets' variance, beyond chance.
     Along them gradient descent takes λ_max/λ times the steps. Not reported if the trial learns half of it anyway; of
-    classes reported only if it learns nothing at any rate.
+    classes reported only if it learns nothing at any rate. Severe if it learns nothing at any rate and the share is
+    more than half.
     """
     inspection, trial = evidence.inspection, evidence.trial
     slow = None if trial is None or trial.relation is None else trial.relation.slow
@@ -85,7 +100,7 @@ def collinear_features(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="ill-conditioned-input",
         layer=inspection.weighted()[0].name,
-        severity="warning",
+        severity=_severity(evidence),
         basis="measured",
         summary=f"{slow.rest:.0%} of the targets' variance is predicted only by directions of the inputs with less "
         f"than a thousandth of the largest eigenvalue, where gradient descent takes {number(slow.condition)} times "

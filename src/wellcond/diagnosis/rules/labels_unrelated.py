@@ -16,6 +16,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.diagnosis.trial_result import HeldOut, Trial
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 
@@ -46,6 +47,13 @@ OF_OTHERS = Threshold(
     "loss of other batches with other pairs / loss", 1.1, math.nan, bad="below",
     origin="1 but for chance if they are no pairs; 1.3 and more where anything was learned in some fifty steps",
 )  # fmt: skip
+OF_OTHER_PARTNERS = Threshold(
+    "the same of a contrastive loss", math.nan, 1.05, bad="below",
+    origin="chance alone; two views of the same example have more in common than that",
+)  # fmt: skip
+OF_ITS_OWN = Condition(
+    "loss of its own batches with other partners / loss", 1.5, origin="most of what could be learned by heart was"
+)
 
 
 @rule("labels-unrelated", quantity=TRAINING_LOSS)
@@ -106,8 +114,10 @@ def learned_by_heart(evidence: Evidence) -> Iterator[Finding]:
 
     With the optimizer as it is, the loss of the first half falls by a fifth, and is 1.2 times as high if their labels,
     or second views, are those of other examples; for the other half that makes no difference, less than a tenth, and it
-    has not fallen by a fifth. A warning: a task may need more data than were read. Not reported where each user or item
-    has a row of its own in a table, which is learned by heart on purpose.
+    has not fallen by a fifth. A warning: a task may need more data than were read. Severe for a contrastive loss of 256
+    examples or more, if other partners make 1.5 times the loss there and 1.05 times here: two views of an example have
+    more in common. Not reported where each user or item has a row of its own in a table, which is learned by heart on
+    purpose.
     """
     trial, inspection = evidence.trial, evidence.inspection
     if trial is None or inspection is None or trial.relation is not None or trial.token_relation is not None:
@@ -122,7 +132,7 @@ def learned_by_heart(evidence: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         rule="labels-unrelated",
-        severity="warning",
+        severity="severe" if _are_no_partners(evidence, held, trial) else "warning",
         basis="tried",
         summary=f"trained on half of the batches, the loss of these is {number(held.seen)}, and {number(seen)} if each "
         f"example has the label, or the partner, of another; in the others {number(held.unseen)} and {number(unseen)}: "
@@ -138,3 +148,13 @@ def learned_by_heart(evidence: Evidence) -> Iterator[Finding]:
         "two alone: then only single examples can be learned, by heart.",
         remedy="# look at some inputs next to their labels: are both in one order, and shuffled by one index?",
     )
+
+
+def _are_no_partners(evidence: Evidence, held: HeldOut, trial: Trial) -> bool:
+    """Whether a contrastive loss of many examples shows that partners in other batches have nothing in common."""
+    is_contrastive = evidence.behavior is not None and evidence.behavior.mixed_similarities is not None
+    examples = (trial.examples or 0) * len(trial.before) / 2
+    if held.exchanged is None or not is_contrastive or examples < EXAMPLES.severe:
+        return False
+    seen, unseen = held.exchanged
+    return seen > OF_ITS_OWN.at * held.seen and OF_OTHER_PARTNERS.is_severe(unseen / held.unseen)

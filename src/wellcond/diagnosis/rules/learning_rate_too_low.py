@@ -55,6 +55,10 @@ AT_FULL_RATE = Threshold(
     origin="a tenth and a fortieth of an ordinary short run of 1,000 steps; healthy networks of the benchmarks need 1 "
     "to 1,000 to fall by a tenth",
 )  # fmt: skip
+WAITING = Threshold(
+    "the same of the first 1,000 steps, if the highest rate comes later", math.nan, 10.0, bad="below",
+    origin="a hundredth of an ordinary short run; 50 in a linear warm-up of 10,000 steps",
+)  # fmt: skip
 PASS = Condition(
     "steps to the end of a schedule / batches", 0.5, origin="a decay to zero over one epoch is an ordinary plan"
 )
@@ -240,6 +244,44 @@ def slow_group(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+@rule("learning-rate-too-low", quantity=LR)
+def begins_late(evidence: Evidence) -> Iterator[Finding]:
+    """A schedule whose rate is zero, or hardly more, until an ordinary short run of 1,000 steps is over.
+
+    Severe if these steps together are worth less than ten at the highest rate, which comes later; whether it is stepped
+    after every batch or once per epoch. A warm-up of 10,000 steps is worth fifty in its first 1,000. Nothing is said of
+    a network that has learned already, or learns at the present rate.
+    """
+    schedule, trial = evidence.schedule, evidence.trial
+    if schedule is None or (trial is not None and trial.has_learned):
+        return
+    highest, first = max(schedule.rates), schedule.rates[: int(SHORT_RUN.at)]
+    worth = sum(first) / highest if highest else 0.0
+    late = next((k for k, rate in enumerate(schedule.rates) if rate > LITTLE.at * highest), None)
+    if not WAITING.is_severe(worth) or (late is not None and late < worth + HALF * len(first)):
+        return
+    if trial is not None and trial.own is not None and 0 < trial.own.lr <= LITTLE.at * highest and _learns(trial):
+        return
+    yield Finding(
+        rule="learning-rate-too-low",
+        severity="severe",
+        basis="proven",
+        summary=f"the schedule begins at a rate of {number(first[0])}, "
+        + ("and stays there" if late is None else f"and comes to higher ones after {late} calls of scheduler.step()")
+        + f": its first {len(first)} steps are worth {number(worth)} at the highest rate.",
+        evidence={"first lr": first[0], "highest lr": highest, "steps at the highest lr": worth},
+        limits=WAITING.limits(),
+        reason="An ordinary short run is over by then, and nothing has moved. A factor that is counted in whole "
+        "numbers, k // 1000, is 0 until the warm-up is over.",
+        remedy="# print scheduler.get_last_lr() along the run; a warm-up is min(1, (step + 1) / 50), with / and not //",
+        rows=tuple(Row(k, "", LR, rate, "lr") for k, rate in enumerate(schedule.rates[: 2 * len(first)])),
+    )
+
+
+def _learns(trial: Trial) -> bool:
+    return trial.own is not None and trial.outcome(trial.own) == "learns"
+
+
 @rule("learning-rate-too-low", quantity=TRAINING_LOSS)
 def zero_rate(evidence: Evidence) -> Iterator[Finding]:
     """A rate of exactly zero in all groups: nothing moves.
@@ -249,6 +291,8 @@ def zero_rate(evidence: Evidence) -> Iterator[Finding]:
     """
     optimizer = evidence.optimizer
     if optimizer is None or any(current_lr(group) for group in optimizer.param_groups):
+        return
+    if any(True for _ in begins_late(evidence)):
         return
     is_scheduled = any(group.get("initial_lr") for group in optimizer.param_groups)
     has_learned = evidence.trial is not None and evidence.trial.has_learned

@@ -30,6 +30,10 @@ OF_ABRUPT_ENDS = Threshold(
     "the same, for numbers that end far from what fills the rest", 0.25, math.nan,
     origin="a constant that fits such targets is a quarter of the way to the padding",
 )  # fmt: skip
+HIDDEN = Threshold(
+    "share of targets that a mask hides", 0.25, 0.5,
+    origin="a constant that fits such targets is a quarter of the way to zero, or half of it",
+)  # fmt: skip
 
 
 @rule("padding-in-loss")
@@ -59,6 +63,31 @@ def padding_in_loss(evidence: Evidence) -> Iterator[Finding]:
         reason="Padding is easy to predict: it lowers the loss and outweighs what is to be learned, the more so the "
         "longer the longest sequence of a batch is.",
         remedy=_remedy(evidence.problem.loss, padding),
+    )
+
+
+@rule("padding-in-loss")
+def unmeasured_targets(evidence: Evidence) -> Iterator[Finding]:
+    """Targets of zero that count in the loss, although a mask next to them says that they are not there.
+
+    A mask of zeros and ones has the shape of the targets, which are zero where it is, and nowhere else; the loss does
+    not depend on it. A warning from a quarter of the targets on, severe from a half on if the trial learns nothing at
+    any rate: a flag of what is not zero may stand there for something else.
+    """
+    share = None if evidence.behavior is None else evidence.behavior.unmeasured
+    if share is None or not HIDDEN.is_warning(share):
+        return
+    is_lost = evidence.trial is not None and evidence.trial.learns_nothing
+    yield Finding(
+        rule="padding-in-loss",
+        severity="severe" if HIDDEN.is_severe(share) and is_lost else "warning",
+        basis="proven",
+        summary=f"{share:.0%} of the targets are zeros that a mask next to them hides, and the loss counts them: it "
+        "does not depend on the mask.",
+        evidence={"share of hidden targets": share},
+        limits=HIDDEN.limits(),
+        reason="What was not measured is learned as zero, and pulls the answers for what was.",
+        remedy="# multiply the loss of each target by the mask: (error * mask).sum() / mask.sum()",
     )
 
 

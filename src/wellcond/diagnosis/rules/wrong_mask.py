@@ -107,6 +107,26 @@ def all_masked(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("wrong-mask")
+def shows_nothing(evidence: Evidence) -> Iterator[Finding]:
+    """Attention to places whose values are all the same, while those that its mask hides differ: it is inverted.
+
+    So are padded places that were set to zero, or hold one embedding. Severe.
+    """
+    inspection = evidence.inspection
+    for layer in () if inspection is None else inspection.hides_all:
+        yield Finding(
+            rule="wrong-mask",
+            layer=layer,
+            severity="severe",
+            basis="proven",
+            summary=f"the attention in {layer or 'the model'} sees places whose values are all the same, and its mask "
+            "hides all others: it is inverted.",
+            reason="What it returns is the same for every example. In torch's key_padding_mask True hides a place.",
+            remedy="# invert the mask: key_padding_mask=~mask where the mask is True for what is real",
+        )
+
+
+@rule("wrong-mask")
 def padding_seen(evidence: Evidence) -> Iterator[Finding]:
     """Padding that moves outputs as real steps do, at half of their influence or more.
 

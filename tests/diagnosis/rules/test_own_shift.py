@@ -1,0 +1,61 @@
+"""Models that compute their own loss from labels, in a step that only calls them with the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import wellcond as wc
+from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.probes.behavior import behavior
+from wellcond.diagnosis.rules.label_shift import label_shift
+
+TOKENS = torch.randint(0, 12, (16, 10), generator=torch.Generator().manual_seed(0))
+NEXT = F.pad(TOKENS[:, 1:], (0, 1), value=-100)
+
+
+class Model(nn.Module):
+    def __init__(self, *, shifts: bool, is_causal: bool = True) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(12, 16), nn.Linear(16, 12)
+        self.mix = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.shifts, self.is_causal = shifts, is_causal
+
+    def forward(self, ids: Tensor, labels: Tensor) -> dict[str, Any]:
+        steps = ids.shape[1]
+        mask = torch.full((steps, steps), float("-inf")).triu(1) if self.is_causal else None
+        logits = self.head(self.mix(self.embed(ids), src_mask=mask))
+        if self.shifts:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+
+def severities(model: Model, labels: Tensor) -> list[str]:
+    def step(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        loss: Tensor = m(**batch)["loss"]
+        return loss
+
+    problem = wc.Problem.from_step(model, step, [{"ids": TOKENS, "labels": labels}])
+    return [each.severity for each in label_shift(Evidence(problem, None, behavior=behavior(problem)))]
+
+
+@pytest.mark.parametrize(
+    ("shifts", "labels"), [(True, NEXT), (False, TOKENS.clone())], ids=["shifted twice", "shifted by nobody"]
+)
+def test_wrong(shifts: bool, labels: Tensor) -> None:
+    torch.manual_seed(0)
+    assert severities(Model(shifts=shifts), labels) == ["severe"]
+
+
+@pytest.mark.parametrize(
+    ("shifts", "labels", "is_causal"),
+    [(True, TOKENS.clone(), True), (False, NEXT, True), (False, TOKENS.clone(), False), (True, TOKENS.flip(0), True)],
+    ids=["the model shifts", "the data are shifted", "an autoencoder", "other labels"],
+)
+def test_sound(shifts: bool, labels: Tensor, is_causal: bool) -> None:
+    torch.manual_seed(0)
+    assert severities(Model(shifts=shifts, is_causal=is_causal), labels) == []
