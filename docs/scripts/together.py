@@ -15,6 +15,7 @@ from wellcond.results.files import write_atomically
 from wellcond.results.quantities import BETA, GRADIENT
 from wellcond.results.result import picture
 from wellcond_papers.experiments.pictures import panels
+from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.equal_loss import LEVELS, compared
 from wellcond_papers.papers.wei2019.fig1 import lambdas
 
@@ -34,13 +35,14 @@ TICKS = (2.0, 1.0, 0.5, 0.2, 0.05, 0.01, 0.001)
 def draw() -> Figure:
     """λ_max at the start; the condition number of what layers get back, at equal loss; β during training."""
     kappa = r"$\kappa_{50\%}(\Sigma_{\nabla h})$ over the loss"
-    titles = [r"MLP: $\lambda_{\max}$ at the start over γ", f"MLP: {kappa}", f"VGG: {kappa}", "VGG: β over the steps"]
+    at_start_title = r"fully connected: $\lambda_{\max}$ at the start over γ"
+    titles = [at_start_title, f"20-layer MLP: {kappa}", f"20-layer VGG: {kappa}", "VGG-11: β over the steps"]
     figure, axes = panels(titles, columns=2)
     at_start, mlp, vgg, training = axes.values()
     draw_lambdas(at_start)
     draw_at_equal_loss(mlp, "huang2020-fig6", "plain, He", "BN, He")
-    mlp.set_yscale("log")
     draw_at_equal_loss(vgg, "huang2020-fig8", "plain", "BN")
+    vgg.set_ylim(1, 100)
     draw_beta(training)
     legend_below(figure, mlp)
     return figure
@@ -56,25 +58,38 @@ def draw_lambdas(axes: Axes) -> None:
 
 
 def draw_at_equal_loss(axes: Axes, name: str, plain: str, bn: str) -> None:
-    """The median over layers and seeds when both networks first come to a loss."""
+    """The median over layers and seeds when both networks first come to a loss, and the range of those of the seeds."""
     table = book.runs(name)["paper"].table
-    pairs = {level: compared(table, plain, bn, [GRADIENT.kappa[0.5]], level) for level in LEVELS}
+    seeds = sorted({record.settings["seed"] for record in table})
+    tables = [Table([record for record in table if record.settings["seed"] == seed]) for seed in seeds]
     for column, label, look in ((1, "with BN", BN), (0, "without", PLAIN)):
-        medians = {level: median(pair[column] for pair in values) for level, values in pairs.items() if values}
+        medians = medians_at_equal_loss(table, plain, bn, column)
         axes.plot(list(medians), list(medians.values()), marker=".", label=label, **look)
-    axes.set(xscale="log", xlabel="training loss")
+        by_seed = [medians_at_equal_loss(each, plain, bn, column) for each in tables]
+        low, high = (
+            [bound(each[level] for each in by_seed if level in each) for level in medians] for bound in (min, max)
+        )
+        axes.fill_between(list(medians), low, high, color=look["color"], alpha=0.2, linewidth=0)
+    axes.set(xscale="log", yscale="log", xlabel="training loss")
     shown = [level for level in TICKS if level in medians]
     axes.set_xticks(shown, [f"{level:g}" for level in shown])
     axes.minorticks_off()
     axes.invert_xaxis()
 
 
+def medians_at_equal_loss(table: Table, plain: str, bn: str, column: int) -> dict[float, float]:
+    """The median without BN (column 0) or with it (1) by the level of the loss, where both networks come to it."""
+    pairs = {level: compared(table, plain, bn, [GRADIENT.kappa[0.5]], level) for level in LEVELS}
+    return {level: median(pair[column] for pair in values) for level, values in pairs.items() if values}
+
+
 def draw_beta(axes: Axes) -> None:
-    """Figure 11 of santurkar2018, the first seed, and the edge of stability 2 / lr."""
+    """Figure 11 of santurkar2018, a line for every seed, and the edge of stability 2 / lr."""
     table = book.runs("santurkar2018-fig11")["paper"].table
     for arm, look in (("VGG, BatchNorm", BN), ("VGG, standard", PLAIN)):
-        series = table.arm(arm)[0].series(BETA)
-        axes.plot(list(series), list(series.values()), **look)
+        for record in table.arm(arm):
+            series = record.series(BETA)
+            axes.plot(list(series), list(series.values()), **look)
     axes.axhline(2 / table[0].settings["lr"], color=GRAY, linestyle=":")
     axes.text(5000, 0.9 * 2 / table[0].settings["lr"], "2 / lr", va="top", color=GRAY)
     axes.set(yscale="log", xlabel="step", xticks=[0, 5000, 10_000, 15_000])

@@ -10,9 +10,19 @@ import pytest
 import quotes
 import together
 
-from wellcond.results.quantities import BETA, GRADIENT, LAMBDA_MAX, TEST_ACCURACY, TRAINING_LOSS
+from wellcond.results.quantities import (
+    BETA,
+    FINAL_LOSS,
+    GRADIENT,
+    INPUT,
+    LAMBDA_MAX,
+    TEST_ACCURACY,
+    TRAINING_LOSS,
+    MatrixQuantities,
+)
 from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.huang2020.equal_loss import LEVELS, compared
 from wellcond_papers.papers.wei2019.heat_maps import heat_maps
 from wellcond_papers.papers.wei2019.judging import separated
 
@@ -113,6 +123,46 @@ def test_noisy_batchnorm_ends_below_the_standard_network() -> None:
     accuracies = [fmean(ends("santurkar2018-fig7", "paper", f"VGG, {arm}")) for arm in ("noisy BatchNorm", "standard")]
     assert accuracies == pytest.approx([71.4, 78.7], abs=0.0501)  # the first is 71.35
     assert are_quoted("santurkar2018-fig7-paper", "71.4%", "78.7%")
+    by_seed = [
+        *ends("santurkar2018-fig7", "paper", "VGG, noisy BatchNorm"),
+        *ends("santurkar2018-fig7", "paper", "VGG, standard"),
+    ]
+    assert are_quoted("santurkar2018-fig7-paper", *(f"{end:.1f}" for end in by_seed))
+    noisy, standard = (
+        table_of("santurkar2018-fig7", "paper").arm(f"VGG, {arm}").lasts(FINAL_LOSS)
+        for arm in ("noisy BatchNorm", "standard")
+    )
+    assert [f"{loss:.3g}" for loss in (*noisy, *standard)] == ["0.0151", "0.0141", "1.54e-05", "0.0132"]
+    assert are_quoted("santurkar2018-fig7-paper", "0.0151", "0.0141", "1.5e-05", "0.0132")
+
+
+@pytest.mark.parametrize(("matrix", "plain", "words"), [
+    (GRADIENT, "plain", "32 of 80"), (GRADIENT, "plain, lr 0.1", "70 of 80"),
+    (INPUT, "plain", "70 of 80"), (INPUT, "plain, lr 0.1", "68 of 80"),
+])  # fmt: skip
+def test_the_rate_decides_how_layers_of_a_resnet_compare(matrix: MatrixQuantities, plain: str, words: str) -> None:
+    table = table_of("huang2020-fig10", "stand-in")
+    pairs = [pair for level in LEVELS for pair in compared(table, plain, "BN", [matrix.kappa[0.5]], level)]
+    assert f"{sum(bn < without for without, bn in pairs)} of {len(pairs)}" == words
+    assert are_quoted("huang2020-fig10-stand-in", words)
+
+
+@pytest.mark.parametrize(("init", "smaller", "count"), [("LeCun", 114, 114), ("He", 1092, 1102)])
+def test_comparisons_at_equal_loss_are_counted_by_initialization(init: str, smaller: int, count: int) -> None:
+    table, kappas = table_of("huang2020-fig6", "paper"), [GRADIENT.kappa[0.5], GRADIENT.kappa[0.8]]
+    pairs = [pair for level in LEVELS for pair in compared(table, f"plain, {init}", f"BN, {init}", kappas, level)]
+    assert (sum(bn < without for without, bn in pairs), len(pairs)) == (smaller, count)
+    assert are_quoted("huang2020-fig6-paper", str(count))
+
+
+@pytest.mark.parametrize(
+    "arm",
+    ["CIFAR-10: BN", "CIFAR-10: BNP", "CIFAR-10: vanilla", "CIFAR-10 standardized: BN", "CIFAR-10 standardized: BNP"],
+)
+def test_the_ranges_of_single_seeds_are_quoted(arm: str) -> None:
+    accuracies = ends("lange2022-fig3", "paper", arm)
+    text = runs_of("lange2022")["lange2022-fig3-paper"]
+    assert f"{min(accuracies):.1f} to {max(accuracies):.1f}" in text
 
 
 @pytest.mark.parametrize(("kind", "words"), [("FC", "7 of 10"), ("conv", "2 of 10")])
@@ -153,6 +203,7 @@ def test_the_picture_shows_the_committed_rows() -> None:
     around = [median(list(record.by_layer(GRADIENT.kappa[0.5], step).values())[:-1]) for step in (before, after)]
     with_bn = dict(zip(*(vgg.lines[0].get_data()), strict=True))
     assert min(around) * 0.9 <= with_bn[0.5] <= max(around) * 1.1
+    assert [axes.get_yscale() for axes in (mlp, vgg)] == ["log", "log"]
     *curves, edge = training.lines
     assert edge.get_ydata()[0] == 20
-    assert [curve.get_xdata()[-1] for curve in curves] == [15_000, 15_000]
+    assert [curve.get_xdata()[-1] for curve in curves] == [15_000] * 4  # two seeds of two networks

@@ -161,7 +161,8 @@ def trains_faster(suffix: str = "") -> Claim:
     """The training loss at every look after the first quarter."""
 
     @claim(
-        f"{of_depth(suffix)}the extra BN benefits the optimization: PreResNet has a lower loss than PreResNet-v1",
+        f"{of_depth(suffix)}the extra BN benefits the optimization: PreResNet has a lower loss than PreResNet-v1, or "
+        "that one diverges",
         paper=ASKS,
         is_ours=True,
         needs=0.0 if suffix else END,
@@ -170,11 +171,11 @@ def trains_faster(suffix: str = "") -> Claim:
         own, other = (table.arm(f"{arm}{suffix}") for arm in ("PreResNet", "PreResNet-v1"))
         losses, others = own.mean_series(TRAINING_LOSS), other.mean_series(TRAINING_LOSS)
         steps = [step for step in losses if step in others and step >= max(losses) / 4]
-        if not steps:
+        if losses and not steps:  # a network that diverges is the worse one, as in figure V and Table B
             lost = [row.value for record in other for row in record.rows if row.quantity == DIVERGED_AT]
-            return judged(
-                [], f"PreResNet-v1 diverged at step {min(lost):.0f}, and has no loss to compare" if lost else ""
-            )
+            return judged([True] if lost else [], f"PreResNet-v1 diverged at step {min(lost):.0f}" if lost else "")
+        if not steps:
+            return judged([], "")
         details = f"at the end {number(losses[steps[-1]])} against {number(others[steps[-1]])}"
         return judged([losses[step] < others[step] for step in steps], details)
 

@@ -35,7 +35,13 @@ def reaches_sooner(
             if shares:
                 mean = fmean(other for _, other in shares)
                 reached = sum(other < math.inf for _, other in shares)
-                when = f"after {mean:.2f} of its steps" if mean < math.inf else f"in {reached} of {len(shares)} runs"
+                ends = [f"{bound(other for _, other in shares):.2f}" for bound in (min, max)]
+                seeds = f" ({' to '.join(ends)} in single seeds)" if ends[0] != ends[1] else ""
+                when = (
+                    f"after {mean:.2f} of its steps{seeds}"
+                    if mean < math.inf
+                    else f"in {reached} of {len(shares)} runs"
+                )
                 details.append(f"{arm} reaches the loss of {reference.split(': ')[-1]} {when}")
         lacking = [arm for arm in dict.fromkeys(sum(runs, ())) if not table.arm(arm)]
         return unless(lacking, judged(cases, "; ".join(details)))

@@ -180,14 +180,14 @@ EXPERIMENT = Experiment(
         .because(
             "laptop",
             "depends on a setting that differs here, or that the source does not name",
-            "The source timed a GPU; on a CPU, whose epochs vary by up to two thirds, the two differ by 1 to 2 %.",
+            "The source timed a GPU; on a CPU, whose epochs vary by up to two thirds, BNP takes 0.3 and 1.7 % longer.",
         )
         .because(
             "paper",
             "depends on a setting that differs here, or that the source does not name",
             "BNP's epochs take 10 and 11 % longer. A step with BN takes 2 ms whether it has 256 or 512 images (1.2 ms "
             "with 16, on another day), most likely to launch its kernels, of which BNP has more. The source does not "
-            "say what fills its 0.1 s a step.",
+            "say what fills its 0.1 s a step with 512 images, or 0.055 s with 256.",
         ),
         small_batches_take_longer,
     ],
@@ -196,8 +196,8 @@ EXPERIMENT = Experiment(
     contrast=[("batch 16", "batch 512")],
     departures=[
         "Times are medians over epochs of both methods in turn, on other hardware than the source's V100, and differ "
-        "from run to run. An epoch of 10 s in mini-batches of 512, 0.1 s a step, must hold more than the training of "
-        "this small network; here the images lie on the device",
+        "from run to run. An epoch of 10 s in mini-batches of 512, 0.1 s a step (0.055 s with 256), must hold more "
+        "than the training of this small network; here the images lie on the device",
         "At `paper` nothing else ran on the GPU meanwhile",
     ],
     silent=["lr"],

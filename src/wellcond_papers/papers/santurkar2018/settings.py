@@ -60,8 +60,8 @@ RATIOS = (
     "the claim, or than the spread over the seeds, is a tie; so are fewer than five looks."
 )
 LP_NORMS = (
-    "The ℓp norms are defined in Section 3.3, which was not at hand, as the appendix was: division by the average ℓp "
-    "norm of the centered values is our reading. With p = 2 that is BatchNorm: ℓ2 has no arm of its own."
+    "The ℓp norms are defined in Section 3.3, which was not at hand; only the appendix was. Division by the average "
+    "ℓp norm of the centered values is our reading. With p = 2 that is BatchNorm: ℓ2 has no arm of its own."
 )
 
 

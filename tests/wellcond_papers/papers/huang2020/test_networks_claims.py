@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from wellcond.results import Row
-from wellcond.results.quantities import FINAL_LOSS, INPUT, TEST_ACCURACY, TRAINING_LOSS
+from wellcond.results.quantities import DIVERGED_AT, FINAL_LOSS, INPUT, TEST_ACCURACY, TRAINING_LOSS
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.papers.huang2020 import fig12, fig15, layers_over_training, table_a, table_b
 
@@ -102,7 +102,11 @@ def test_only_the_network_with_a_final_norm_keeps_the_magnitude() -> None:
     assert varies(swapped(table, "PreResNet", "ResNet")).verdict == "does not hold"
     assert keeps(swapped(table, "PreResNet", "PreResNet-v1")).verdict == "does not hold"
     assert fig15.magnitude_varies(fig15.OF_110).check(table).verdict == "not tested"
-    assert fig15.trains_faster().check(table_of({"PreResNet": 1.0}, TRAINING_LOSS)).verdict == "not tested"
+    alone = table_of({"PreResNet": 1.0}, TRAINING_LOSS)
+    assert fig15.trains_faster().check(alone).verdict == "not tested"
+    lost = table_of({"PreResNet-v1": 10.0}, DIVERGED_AT)
+    assert fig15.trains_faster().check(Table([*alone, *lost])).verdict == "holds"
+    assert fig15.trains_faster().check(lost).verdict == "not tested"
 
 
 def test_layers_are_compared_after_the_start_and_without_the_first() -> None:

@@ -59,6 +59,20 @@ def test_a_formula_above_the_measured_value_is_no_bound() -> None:
     assert verdicts == ["holds", "does not hold"]
 
 
+@pytest.mark.parametrize(("times", "verdict"), [(1.09, "holds"), (1.11, "holds in part")])
+def test_up_to_ten_percent_more_just_below_3_is_level(times: float, verdict: str) -> None:
+    gammas = {"γ 1": 0.1, "γ 2": 0.2, "γ 2.9": times}
+    records = [
+        Record(
+            {"arm": f"{kind}: {line}, as printed", "seed": 0, "gammas": [1.0, 2.0, 2.9]},
+            [Row(0, gamma, LAMBDA_MAX, value if line == "BatchNorm" else 1.0, "") for gamma, value in gammas.items()],
+        )
+        for kind in NETWORKS
+        for line in ("BatchNorm", "vanilla")
+    ]
+    assert EXPERIMENT.claims[0].check(Table(records)).verdict == verdict
+
+
 def test_exchanging_both_kinds_of_network_turns_the_claim_around() -> None:
     records = [cell(f"{kind}: {line}, as printed") for kind in NETWORKS for line in ("BatchNorm", "vanilla")]
     claim = EXPERIMENT.claims[0]
