@@ -20,7 +20,7 @@ from wellcond.diagnosis import diagnose as diagnose_module
 from wellcond.diagnosis import labels as labels_module
 from wellcond.diagnosis import mini_batches as mini_batches_module
 from wellcond.diagnosis.labels import relation
-from wellcond.diagnosis.mini_batches import cut, mini_batches, with_fewer_outputs
+from wellcond.diagnosis.mini_batches import cut, for_probes, mini_batches
 from wellcond.diagnosis.token_labels import token_relation
 from wellcond.diagnosis.trial import trial, trial_price
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
@@ -380,13 +380,38 @@ def test_probes_see_as_many_examples_as_have_few_outputs_but_two_at_least(
     monkeypatch.setattr(mini_batches_module, "PROBED_OUTPUTS", most)
     batches = [(torch.randn(32, 4), torch.randn(32, 3)) for _ in range(2)]
     of = wc.Problem(nn.Linear(4, 3), nn.MSELoss(), batches, dropout=3)
-    fewer = with_fewer_outputs(of, 32 * 3)
+    fewer = for_probes(of, [(32, 3)])
     assert (fewer is of) == (examples == 32)
     with fewer.measuring(), contextlib.closing(fewer.data()) as data:
         _, (x, y) = next(data)
     assert torch.equal(x, batches[0][0][:examples])
     assert torch.equal(y, batches[0][1][:examples])
     assert fewer.dropout == 3
+
+
+class StepsFirst(nn.Module):
+    """Reads (examples, steps, features), and returns what each step says with the steps in front, as CTC takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.GRU(3, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.rnn(x.transpose(0, 1))[0])
+        return out
+
+
+def test_steps_in_front_are_no_examples_where_there_are_equally_many_of_both() -> None:
+    torch.manual_seed(0)
+    x, words = torch.randn(10, 10, 3), torch.randint(1, 5, (10, 3))
+    lengths = torch.full((10,), 10), torch.full((10,), 3)
+
+    def ctc(outputs: Tensor, y: Tensor) -> Tensor:
+        return F.ctc_loss(outputs.log_softmax(2), y, lengths[0][: len(y)], lengths[1][: len(y)])
+
+    of = wc.Problem(StepsFirst(), ctc, [(x, words)])
+    findings = wc.diagnose(of, torch.optim.Adam(of.model.parameters(), 1e-2), select=["mixed-examples"]).findings
+    assert not findings
 
 
 def test_a_diagnosis_probes_a_part_of_a_batch_with_very_many_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -20,7 +19,7 @@ from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.judge import check_known, completed, judged, lines_by_remedy
 from wellcond.diagnosis.magnitudes import Gradients, gradients, weight_norms
-from wellcond.diagnosis.mini_batches import first_batches, with_fewer_outputs
+from wellcond.diagnosis.mini_batches import first_batches, for_probes
 from wellcond.diagnosis.nominal_step import nominal_step_seconds
 from wellcond.diagnosis.on_gpu import on_gpu, with_fewer_examples
 from wellcond.diagnosis.parts import Parts
@@ -215,7 +214,7 @@ def _probed(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
                 on_cpu = budget.on_gpu is None
                 parts.announce(budget.most, budget.most * _step_seconds(evidence.problem) if on_cpu else budget.seconds)
         outputs = () if inspection is None else inspection.outputs
-        some = with_fewer_outputs(evidence.problem, sum(math.prod(each.shape) for each in outputs))
+        some = for_probes(evidence.problem, [each.shape for each in outputs])
         shown = behavior(some)
         if some is not evidence.problem:
             evidence.problem.count_copies(some.cost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 from itertools import islice, pairwise
 from operator import length_hint
 from typing import NamedTuple
@@ -45,19 +46,25 @@ def first_batches(problem: Problem, count: int) -> Problem:
     return Problem(problem.model, problem.loss, batches, problem.batchnorm, dropout=problem.dropout)
 
 
-def with_fewer_outputs(problem: Problem, outputs: int) -> Problem:
-    """The problem with the first examples of its first batch, if the outputs of the batch are very many.
+def for_probes(problem: Problem, shapes: Sequence[tuple[int, ...]]) -> Problem:
+    """The problem with the first examples of its first batch, where probes could not compare the outputs of all.
+
+    These are fewer if the outputs are very many, such as the logits of all words for every token; and one fewer if a
+    batch has as many examples as its sequences have steps: what has the steps in front looks like examples then.
 
     Args:
-        problem: Is returned itself if they are not, or if the batch cannot be cut.
-        outputs: Numbers that the model returns for it, such as the logits of all words for every token.
+        problem: Is returned itself if all can be compared, or if the batch cannot be cut.
+        shapes: Shapes of what the model returns for the batch.
     """
-    if outputs <= PROBED_OUTPUTS:
+    outputs = sum(map(math.prod, shapes))
+    is_square = any(len(shape) > 2 and shape[0] == shape[1] > 2 for shape in shapes)
+    if outputs <= PROBED_OUTPUTS and not is_square:
         return problem
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         _, batch = next(data)
-    fitting = max(2, PROBED_OUTPUTS * examples_in(batch) // outputs)
-    if fitting >= examples_in(batch) or not runs_on_part(problem, batch):
+    whole = examples_in(batch)
+    fitting = min(max(2, PROBED_OUTPUTS * whole // outputs), whole - is_square)
+    if fitting >= whole or not runs_on_part(problem, batch):
         return problem
     fewer = [first_examples(batch, fitting)]
     return Problem(problem.model, problem.loss, fewer, problem.batchnorm, dropout=problem.dropout)

@@ -81,9 +81,9 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     the stability limit), while ten times the rate is as stable and at least four times as fast, and a hundred times
     does not rise. Or a hundred times the rate is at least 30 times as fast (severe: 60), nearly in proportion, and the
     network stays above a constant while 800 steps at its own speed would not take it as far as twenty there (a
-    warning: 500). Fine-tuning rates, at which a hundredfold rate diverges, are not reported; nor is a rate whose
-    schedule comes to the faster ones (`initial_lr` and `max_lr` of its groups). With `diagnose(..., scheduler=)` the
-    highest rate of the schedule is judged in this way.
+    warning: 500). Or the schedule ends before a fall by a tenth. Fine-tuning rates, at which a hundredfold rate
+    diverges, are not reported; nor is a rate whose schedule comes to the faster ones (`initial_lr` and `max_lr` of its
+    groups). With `diagnose(..., scheduler=)` the highest rate of the schedule is judged in this way.
     """
     trial = evidence.trial
     if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0:
@@ -118,7 +118,8 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     speed_up = trial.fall(best, early=True)[0] / fall_early
     catch_up = len(own.run.losses) * trial.fall(best)[0] / fall
     is_behind = SPEED_UP.is_warning(speed_up) and CATCH_UP.is_warning(catch_up) and _is_above_constant(trial, own)
-    if steps < STEPS.warn and not is_far_below and not is_behind:
+    ends_before = _ends_before(evidence.schedule, steps)
+    if steps < STEPS.warn and not (is_far_below or is_behind or ends_before):
         return
     is_far_behind = is_behind and SPEED_UP.is_severe(speed_up) and CATCH_UP.is_severe(catch_up)
     yield Finding(
@@ -136,6 +137,11 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
         remedy=race_lr(evidence.problem, evidence.optimizer),
         rows=run_rows(trial, own, best),
     )
+
+
+def _ends_before(schedule: Schedule | None, steps: float) -> bool:
+    """Whether a schedule ends before this many steps at its highest rate have been taken."""
+    return schedule is not None and schedule.is_per_batch and schedule.ends is not None and schedule.worth < steps
 
 
 def _at_its_highest(evidence: Evidence, trial: Trial, own: Attempt) -> Attempt:
