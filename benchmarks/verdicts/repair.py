@@ -80,10 +80,15 @@ def _outcome(first: dict[str, Any], gap: float) -> str:
 def _finding(program: Program, rules: Sequence[str]) -> Finding | None:
     """The first finding of one of these rules, or else the first that is more than a note."""
     torch.manual_seed(0)
-    problem = wc.Problem(program.model, program.loss, program.loader)
-    diagnosis = wc.diagnose(problem, program.optimizer, scheduler=program.scheduler)
+    parts = program.model, program.loss, program.loader, program.optimizer, program.scheduler
+    diagnosis = _diagnosed(*parts)
     findings = [each for each in diagnosis.findings if each.severity != "note"]
     return next((each for each in flat(findings) if each.rule in rules), next(iter(findings), None))
+
+
+def _diagnosed(model: Any, loss: Any, loader: Any, optimizer: Any, scheduler: Any) -> wc.Diagnosis:
+    """A diagnosis whose lines have the names of these arguments, which are those of the script they are pasted into."""
+    return wc.diagnose(wc.Problem(model, loss, loader), optimizer, scheduler=scheduler)
 
 
 def _built(case: Case, pasted: Sequence[str]) -> Program:
