@@ -34,14 +34,23 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** A number to three digits, as the rest of the page writes it. */
-function number(value) {
+/** A number to three digits, as the rest of the page writes it, or to more. */
+function number(value, digits = 3) {
   if (value === null || Number.isNaN(value)) return "not finite";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
-  return String(Number(value.toPrecision(3)));
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e");
+  return String(Number(value.toPrecision(digits)));
+}
+
+/** The numbers of an axis, to the fewest digits that show them apart. */
+function labels(ticks) {
+  for (let digits = 3; digits < 9; digits++) {
+    const texts = ticks.map((tick) => number(tick, digits));
+    if (new Set(texts).size === texts.length) return texts;
+  }
+  return ticks.map((tick) => number(tick));
 }
 
 /** A layer's name, after the word "layer" if it is only a number, as in a `Sequential`. */

@@ -54,18 +54,19 @@ class LineChart extends Chart {
     const { context } = this;
     context.clearRect(0, 0, this.width, this.height);
     const ticks = (this.isLog ? logTicks : linearTicks)(...this.range, (this.height - this.marksHeight) / 45);
-    this.left = Math.max(34, 12 + max(ticks.map((tick) => context.measureText(number(tick)).width)));
+    const texts = labels(ticks);
+    this.left = Math.max(34, 12 + max(texts.map((text) => context.measureText(text).width)));
     const { plot } = this;
     const wide = plot.right - plot.left;
     context.textBaseline = "middle";
     context.textAlign = "right";
-    for (const tick of ticks) {
+    for (const [i, tick] of ticks.entries()) {
       const y = Math.round(this.y(tick)) + 0.5;
       context.strokeStyle = tone("rule");
       context.lineWidth = 1;
       this.stroke([[plot.left, y], [plot.right, y]]);
       context.fillStyle = tone("muted");
-      context.fillText(number(tick), plot.left - 7, y);
+      context.fillText(texts[i], plot.left - 7, y);
     }
     context.textAlign = "left";
     this.drawSteps();
