@@ -32,22 +32,24 @@ ADVISED = {
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_the_advice_of_the_first_finding_is_what_treat_applies(name: str) -> None:
     program = CASES[name].build(faulty=True)
-    problem = wc.Problem(program.model, program.loss, list(program.loader))
-    finding = wc.diagnose(problem, program.optimizer).findings[0]
+    # under the names that lines usually have
+    model, loss, loader, optimizer = program.model, program.loss, list(program.loader), program.optimizer
+    problem = wc.Problem(model, loss, loader)
+    finding = wc.diagnose(problem, optimizer).findings[0]
     assert finding.treatment == ADVISED[name]
 
-    own = Setup.of(problem, program.optimizer)
+    own = Setup.of(problem, optimizer)
     script, arm = Script(own), Script(own)
     script.paste(finding.remedy)
     remedied = treated(finding.treatment, own)
-    model, optimizer = start_of_arm(remedied, largest_lr(script.names["optimizer"]))
-    arm.names |= {"model": model, "optimizer": optimizer, "loss": remedied.problem.loss}
+    treated_model, treated_optimizer = start_of_arm(remedied, largest_lr(script.names["optimizer"]))
+    arm.names |= {"model": treated_model, "optimizer": treated_optimizer, "loss": remedied.problem.loss}
 
-    assert_same(script.names["model"].state_dict(), model.state_dict())
+    assert_same(script.names["model"].state_dict(), treated_model.state_dict())
     script.train()
     arm.train()
-    assert_same(script.names["model"].state_dict(), model.state_dict())
-    assert described(script.names["model"], script.names["optimizer"]) == described(model, optimizer)
+    assert_same(script.names["model"].state_dict(), treated_model.state_dict())
+    assert described(script.names["model"], script.names["optimizer"]) == described(treated_model, treated_optimizer)
     x, y = problem.batches[0]
     losses = [each.names["loss"](each.names["model"].eval()(x), y) for each in (script, arm)]
     torch.testing.assert_close(*losses)

@@ -50,7 +50,7 @@ def for_probes(problem: Problem, shapes: Sequence[tuple[int, ...]]) -> Problem:
     """The problem with the first examples of its first batch, where probes could not compare the outputs of all.
 
     These are fewer if the outputs are very many, such as the logits of all words for every token; and one fewer if a
-    batch has as many examples as its sequences have steps: what has the steps in front looks like examples then.
+    batch has the length of its sequences: what has the steps in front looks like examples then.
 
     Args:
         problem: Is returned itself if all can be compared, or if the batch cannot be cut.

@@ -6,7 +6,7 @@ from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Severity
 from wellcond.diagnosis.learned import has_learned
 
-FAR_ABOVE = 10.0
+ABOVE_CONSTANT = 10.0
 """Loss over that of a constant after some fifty steps, above which a run has not even unlearned the outputs that it
 began with. A choice: five times `POOR_START`, and not measured on healthy networks."""
 
@@ -33,7 +33,7 @@ def stays_far_above(evidence: Evidence) -> bool:
     trial = evidence.trial
     if trial is None or trial.constant is None or not trial.constant > 0 or not trial.is_long:
         return False
-    return all(not each.loss < FAR_ABOVE * trial.constant for each in trial.attempts)
+    return all(not each.loss < ABOVE_CONSTANT * trial.constant for each in trial.attempts)
 
 
 def limits_of_symptom(evidence: Evidence, limits: dict[str, float], *, is_far: bool) -> dict[str, float]:

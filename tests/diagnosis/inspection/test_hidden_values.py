@@ -42,8 +42,8 @@ def test_a_mask_that_shows_padding_alone(is_inverted: bool, is_kernel: bool) -> 
     torch.manual_seed(0)
     model = Pool(is_inverted=is_inverted, is_kernel=is_kernel)
     problem = wc.Problem(model, nn.CrossEntropyLoss(), [(tokens, tokens[:, 0] % 2)])
-    found = [each.severity for each in shows_nothing(Evidence(problem, None, inspect(problem, None)))]
-    assert found == (["severe"] if is_inverted else [])
+    findings = [each.severity for each in shows_nothing(Evidence(problem, None, inspect(problem, None)))]
+    assert findings == (["severe"] if is_inverted else [])
 
 
 def test_values_that_do_not_differ_yet_are_no_mask() -> None:

@@ -39,5 +39,5 @@ def test_scale(scale: float, is_large: bool, reduction: str) -> None:
     batches = [(A[i : i + 32], B[i : i + 32]) for i in range(0, 256, 32)]
     problem = wc.Problem.from_step(model, step, batches)
     findings = wc.diagnose(problem, torch.optim.Adam(model.parameters(), 1e-3)).findings
-    found = [(each.layer, each.severity) for each in findings if each.rule == "bad-initialisation"]
-    assert found == ([("log_scale", "severe")] if is_large else [])
+    reported = [(each.layer, each.severity) for each in findings if each.rule == "bad-initialisation"]
+    assert reported == ([("log_scale", "severe")] if is_large else [])

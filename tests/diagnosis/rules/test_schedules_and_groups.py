@@ -117,8 +117,8 @@ def test_sound(make):
     ],
 )
 def test_a_rate_that_begins_after_an_ordinary_run(factor, is_late, interval):
-    found = scheduled(lambda o: {"scheduler": LambdaLR(o, factor), "interval": interval})
-    assert (("learning-rate-too-low", "severe") in found) == is_late
+    findings = scheduled(lambda o: {"scheduler": LambdaLR(o, factor), "interval": interval})
+    assert (("learning-rate-too-low", "severe") in findings) == is_late
 
 
 @pytest.mark.slow

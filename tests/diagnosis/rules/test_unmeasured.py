@@ -28,5 +28,5 @@ def test_zeros_that_a_mask_hides(is_masked: bool, values: Tensor, is_found: bool
         return (errors * targets[1]).sum() / targets[1].sum() if is_masked else errors.mean()
 
     problem = wc.Problem(nn.Linear(6, 4), loss, [(X, (values, KNOWN))])
-    found = list(unmeasured_targets(Evidence(problem, None, behavior=behavior(problem))))
-    assert [each.severity for each in found] == (["warning"] if is_found else [])
+    reported = list(unmeasured_targets(Evidence(problem, None, behavior=behavior(problem))))
+    assert [each.severity for each in reported] == (["warning"] if is_found else [])

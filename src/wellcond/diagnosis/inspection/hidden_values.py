@@ -9,7 +9,7 @@ from torch import Tensor
 
 MASKED = -1e4
 """Numbers below this, in a mask that is added to logits, hide a place."""
-SAME = 1e-6
+ONE_VALUE = 1e-6
 """Difference of two values over the largest, below which they are the same."""
 
 
@@ -33,7 +33,7 @@ def shows_only_constants(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any
     shown, hidden = values[is_open], values[~is_open]
     if not bool(values.isfinite().all()):
         return False
-    limit = SAME * float(values.abs().max())
+    limit = ONE_VALUE * float(values.abs().max())
     spread = (float((t - t[:1]).abs().max()) for t in (shown, hidden))
     return next(spread) <= limit < next(spread)
 

@@ -166,7 +166,8 @@ def _call_of(subject: Subject) -> _Called | None:
 def _copies(call: _Called) -> Iterator[_Copy]:
     outputs = call.outputs
     for tensor in named_tensors(call.inputs).values():
-        if tensor.dim() < 2 or len(tensor) != len(outputs) or tensor.dtype == torch.bool:
+        is_dense = tensor.layout is torch.strided
+        if not is_dense or tensor.dim() < 2 or len(tensor) != len(outputs) or tensor.dtype == torch.bool:
             continue
         if not tensor.is_floating_point():
             for dim in {1, outputs.dim() - 1}:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.answers import Answers, answers
-from wellcond.diagnosis.probes.beyond import DISTANCES, Beyond, beyond
+from wellcond.diagnosis.probes.beyond import BEYOND_BY, Beyond, beyond
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.graphs import edges_of_first_alone
@@ -180,7 +180,7 @@ PROBES: dict[str, Probe] = {
     "beyond": Probe(
         "whether the loss asks for outputs that the model cannot give",
         beyond,
-        (4 + len(DISTANCES)) / 3,
+        (4 + len(BEYOND_BY)) / 3,
         lambda problem: isinstance(problem.loss, TrainingStep),
         "a step of one's own",
     ),

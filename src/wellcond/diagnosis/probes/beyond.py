@@ -21,9 +21,9 @@ BOUNDS = {
     "HardSigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0),
 }  # fmt: skip
 """What the results of an operation lie between."""
-DISTANCES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+BEYOND_BY = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """How far beyond the bound the loss is asked for: targets have any size."""
-FEWEST = 8
+FEWEST_PULLED = 8
 """Outputs that count, at least: of a few, all may be pulled to one side by chance."""
 
 
@@ -69,9 +69,9 @@ def beyond(subject: Subject) -> Beyond | None:
         return None
     for bound, sign in zip(BOUNDS[operation], (-1, 1), strict=True):
         count, at_bound = _pulled(subject, bound, sign) if math.isfinite(bound) else (0, math.nan)
-        if count < FEWEST or not at_bound > 0:
+        if count < FEWEST_PULLED or not at_bound > 0:
             continue
-        others = [_loss(subject, partial(_moved, to=bound + sign * distance)) for distance in DISTANCES]
+        others = [_loss(subject, partial(_moved, to=bound + sign * distance)) for distance in BEYOND_BY]
         least = min((float(each.detach()) for each in others if each is not None), default=math.nan)
         return Beyond(operation, bound, sign < 0, count, at_bound, least) if least >= 0 else None
     return None

@@ -16,7 +16,7 @@ from wellcond.network.calling import is_equal
 from wellcond.network.taps import tapped
 from wellcond.problem.training_step import TrainingStep
 
-SHIFTS = (1, 0, 2, 3)
+OWN_SHIFTS = (1, 0, 2, 3)
 """Shifts of the data that are looked for, the usual one first."""
 REPEATED, FEWEST = 0.95, 32
 """Share of the labels that are tokens of another step, and fewest labels that are compared, as in `future`."""
@@ -79,7 +79,7 @@ def _pairs(leaves: list[Any]) -> Iterator[tuple[Tensor, int, int, float]]:
         for at, tokens in whole:
             if at == place or tokens.shape != labels.shape or len(tokens) < 2:
                 continue
-            for steps in SHIFTS:
+            for steps in OWN_SHIFTS:
                 x, y = tokens[:, steps:], labels[:, : labels.shape[1] - steps]
                 counted = y >= 0
                 if int(counted.sum()) < FEWEST or len(torch.unique(y[counted])) < 3:
