@@ -284,7 +284,7 @@ def _is_monotone(numbers: Tensor) -> bool:
 
 
 def _rows(tensor: Tensor, dim: int) -> Tensor:
-    """(values of one feature, features), in float64."""
+    """(values of one feature, features), in their `wide_dtype`."""
     tensor = tensor.detach()
     if tensor.dim() == 1:
         return wide(tensor).unsqueeze(1)
