@@ -1,7 +1,7 @@
-"""Is BNP's printed rate at its limit? The limit 2/λ of the preconditioned Hessian along a run of lange2022's CNN.
+"""Is BNP's printed rate at its limit? The limit 2/λ of the preconditioned Hessian along runs of lange2022's CNN.
 
-python -m benchmarks.bnp_limit --data DATA --seed 3 --at 0 100 200 300 --out bnp_limit.json   # minutes on one core
-python -m benchmarks.bnp_limit --device cuda …                                                # seconds on a GPU
+python -m benchmarks.bnp_limit --data DATA --at 0 100 200 300 --out bnp_limit.json    # minutes on one core
+python -m benchmarks.bnp_limit --data DATA --device cuda --seeds 0 1 2 3 --at 0 …      # seconds a run on a GPU
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +21,7 @@ from torch.nn import functional
 
 from wellcond.optim.bnp import BNP
 from wellcond_papers.data.batches import Batches
+from wellcond_papers.data.dataset import Dataset
 from wellcond_papers.data.load import load
 from wellcond_papers.experiments import catalog
 from wellcond_papers.papers.lange2022.networks import network
@@ -27,6 +31,9 @@ Move = Callable[[Tensor], list[Tensor]]
 MoveBack = Callable[[Sequence[Tensor]], Tensor]
 EPS1, EPS2 = 1e-2, 1e-4
 """BNP's defaults."""
+GUESSING = 0.1
+"""A loss less than this below log 10, or above it, is that of guessing."""
+BEGAN = time.perf_counter()
 
 
 def halves(bnp: BNP, positions: dict[str, int], batch: int) -> tuple[list[nn.Parameter], Move, MoveBack]:
@@ -91,41 +98,119 @@ def preconditioned_lambda(loss: Tensor, bnp: BNP, positions: dict[str, int], bat
     return lambda_max(apply, start, products)
 
 
-def main() -> None:
-    """Train, and measure the limit on training images at some steps."""
-    command = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    command.add_argument("--data", type=Path, help="the folder with the data sets")
-    command.add_argument("--seed", type=int, default=3)
-    command.add_argument("--at", type=int, nargs="+", default=[0, 100, 200, 300])
-    command.add_argument("--images", type=int, default=512)
-    command.add_argument("--products", type=int, default=12)
-    command.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    command.add_argument("--out", type=Path, required=True)
-    options = command.parse_args()
+@dataclass
+class Look:
+    """A step of a run.
+
+    Attributes:
+        step: How many were taken before it.
+        loss: On the images that the limit is measured on.
+        lr_over_limit: The rate over 2/λ of the preconditioned Hessian.
+    """
+
+    step: int
+    loss: float
+    lr_over_limit: float
+
+
+def watched_run(seed: int, at: Sequence[int], images: Dataset, count: int, products: int, device: torch.device) -> Run:
+    """Train the CNN in mini-batches of 128 and measure the limit on `count` training images before some steps."""
     cells = catalog.experiment("lange2022-fig5").cells("paper")
-    settings = next(cell.settings for cell in cells if cell.settings["arm"] == "batch 128: BNP")
-    settings = {**settings, "seed": options.seed}
-    images = load("cifar10", options.data, train=True)
+    settings = next(cell.settings for cell in cells if cell.settings["arm"] == "batch 128: BNP") | {"seed": seed}
     is_standardized = settings.get("standardize", False)  # as in the runs of the figure
-    batches = Batches(images, settings["batch"], seed=options.seed, device=options.device, standardize=is_standardized)
-    known = images.tensors(count=options.images, standardize=is_standardized)
-    x, y = (tensor.to(options.device) for tensor in known)
-    model = network(settings, (x.shape[1], x.shape[2], x.shape[3]), len(images.classes)).to(options.device)
+    batches = Batches(images, settings["batch"], seed=seed, device=device, standardize=is_standardized)
+    x, y = (tensor.to(device) for tensor in images.tensors(count=count, standardize=is_standardized))
+    model = network(settings, (x.shape[1], x.shape[2], x.shape[3]), len(images.classes)).to(device)
     optimizer, bnp = optimizer_of(settings, model)
     assert bnp is not None
     positions = positions_of(model, x[:1])
-    shares: dict[int, float] = {}
-    for step in range(max(options.at) + 1):
-        if step in options.at:
+    looks, losses = [], []
+    for step in range(max(at) + 1):
+        if step in at:
+            model.eval()  # the same function, and BNP does not count this pass
             loss = functional.cross_entropy(model(x), y)
-            curvature = preconditioned_lambda(loss, bnp, positions, settings["batch"], options.products)
-            shares[step] = settings["lr"] * curvature / 2
-            print(f"step {step}: loss {float(loss.detach()):.3f}, lr is {shares[step]:.2f} of the limit", flush=True)
+            curvature = preconditioned_lambda(loss, bnp, positions, settings["batch"], products)
+            looks.append(Look(step, float(loss.detach()), settings["lr"] * curvature / 2))
+            model.train()
         inputs, labels = batches(step)
         optimizer.zero_grad()
-        functional.cross_entropy(model(inputs), labels).backward()
+        loss = functional.cross_entropy(model(inputs), labels)
+        losses.append(loss.detach())
+        loss.backward()
         optimizer.step()
-    options.out.write_text(json.dumps({"settings": dict(settings), "lr_over_limit": shares}, indent=1) + "\n")
+    return Run(seed, looks, torch.stack(losses).tolist())
+
+
+@dataclass
+class Run:
+    """A training.
+
+    Attributes:
+        seed: Of the network and of the order of the images.
+        looks: Where the limit was measured.
+        losses: Of all mini-batches.
+    """
+
+    seed: int
+    looks: list[Look]
+    losses: list[float]
+
+    @property
+    def has_collapsed(self) -> bool:
+        """Whether it ends at guessing, or not at a number, after it had learned something."""
+        guessing = math.log(10) - GUESSING
+        last, least = self.looks[-1].loss, min(look.loss for look in self.looks)
+        return least < guessing and not last < guessing
+
+    def __str__(self) -> str:
+        looks = "  ".join(f"{look.step}: {look.loss:.3f} at {look.lr_over_limit:.2f}" for look in self.looks)
+        return f"seed {self.seed}{' (collapsed)' if self.has_collapsed else ''}, loss at lr/limit: {looks}"
+
+
+def main() -> None:
+    """Train with some seeds, and write the runs."""
+    command = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument("--data", type=Path, help="the folder with the data sets")
+    command.add_argument("--seeds", type=int, nargs="+", default=[3])
+    command.add_argument("--at", type=int, nargs="+", default=[0, 100, 200, 300], help="steps")
+    command.add_argument("--images", type=int, default=512)
+    command.add_argument("--products", type=int, default=12)
+    command.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    command.add_argument("--seconds", type=float, default=math.inf, help="after which no further run is begun")
+    command.add_argument("--out", type=Path, required=True)
+    options = command.parse_args()
+    images = load("cifar10", options.data, train=True)
+    runs: list[Run] = []
+    for seed in options.seeds:
+        if time.perf_counter() - BEGAN > options.seconds:
+            break
+        runs.append(watched_run(seed, options.at, images, options.images, options.products, options.device))
+        print(runs[-1], flush=True)
+        options.out.write_text(json.dumps(written(runs), indent=1) + "\n", encoding="utf-8")
+
+
+def written(runs: Sequence[Run]) -> dict[str, Any]:
+    """The runs as JSON; losses of mini-batches are means of ten, and only of runs that collapsed."""
+    return {
+        "torch": torch.__version__,
+        "runs": [
+            {
+                "seed": run.seed,
+                "has_collapsed": run.has_collapsed,
+                "step": [look.step for look in run.looks],
+                "loss": [round(look.loss, 4) for look in run.looks],
+                "lr_over_limit": [round(look.lr_over_limit, 4) for look in run.looks],
+                "mini_batches": means_of_ten(run.losses) if run.has_collapsed else [],
+            }
+            for run in runs
+        ],
+    }
+
+
+def means_of_ten(losses: Sequence[float]) -> list[float]:
+    """Of ten each, one after another."""
+    tens = (losses[k : k + 10] for k in range(0, len(losses), 10))
+    return [round(sum(ten) / len(ten), 4) for ten in tens]
 
 
 def positions_of(model: nn.Module, x: Tensor) -> dict[str, int]:

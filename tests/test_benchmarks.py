@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -269,9 +270,19 @@ def test_the_limit_is_measured_along_a_run_and_written(tmp_path: Path, monkeypat
     arguments = ["--at", "0", "2", "--images", "8", "--products", "3", "--out", str(out)]
     monkeypatch.setattr("sys.argv", ["bnp_limit", *arguments])
     bnp_limit.main()
-    shares = json.loads(out.read_text(encoding="utf-8"))["lr_over_limit"]
-    assert list(shares) == ["0", "2"]
-    assert all(0 < share < 10 for share in shares.values())
+    (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
+    assert run["step"] == [0, 2]
+    assert not run["has_collapsed"]
+    assert all(0 < share < 10 for share in run["lr_over_limit"])
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [((2.3, 1.5, 2.3), True), ((2.3, 1.5, math.nan), True), ((2.3, 2.5, 1.5), False), ((2.3, 2.3, 2.3), False)],
+)
+def test_a_run_that_ends_at_guessing_after_it_learned_has_collapsed(losses: tuple[float, ...], expected: bool) -> None:
+    looks = [bnp_limit.Look(step, loss, 1.0) for step, loss in enumerate(losses)]
+    assert bnp_limit.Run(0, looks, []).has_collapsed == expected
 
 
 def test_the_limit_is_that_of_the_dense_preconditioned_hessian(preconditioned: Preconditioned) -> None:

@@ -42,7 +42,8 @@ def recording() -> str:
     rows = []
     for device, results in devices("recording").items():
         for network in results:
-            where = device if network.get("mode", "eager") == "eager" else f"{device}, {network['mode']}"
+            mode = [] if network.get("mode", "eager") == "eager" else [network["mode"]]
+            where = ", ".join([device, *mode, f"{network['steps']} steps"])
             if "recorded" not in network:
                 rows.append([network["network"], where, "wellcond", "–", "–", f"left out: {network['left out']}"])
                 continue
