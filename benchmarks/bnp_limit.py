@@ -32,7 +32,7 @@ MoveBack = Callable[[Sequence[Tensor]], Tensor]
 EPS1, EPS2 = 1e-2, 1e-4
 """BNP's defaults."""
 GUESSING = 0.1
-"""A loss less than this below log 10, or above it, is that of guessing."""
+"""A loss within this of log 10 is that of guessing."""
 BEGAN = time.perf_counter()
 
 
@@ -124,7 +124,7 @@ def watched_run(seed: int, at: Sequence[int], images: Dataset, count: int, produ
     optimizer, bnp = optimizer_of(settings, model)
     assert bnp is not None
     positions = positions_of(model, x[:1])
-    looks, losses = [], []
+    looks = []
     for step in range(max(at) + 1):
         if step in at:
             model.eval()  # the same function, and BNP does not count this pass
@@ -134,11 +134,9 @@ def watched_run(seed: int, at: Sequence[int], images: Dataset, count: int, produ
             model.train()
         inputs, labels = batches(step)
         optimizer.zero_grad()
-        loss = functional.cross_entropy(model(inputs), labels)
-        losses.append(loss.detach())
-        loss.backward()
+        functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
-    return Run(seed, looks, torch.stack(losses).tolist())
+    return Run(seed, looks)
 
 
 @dataclass
@@ -148,19 +146,17 @@ class Run:
     Attributes:
         seed: Of the network and of the order of the images.
         looks: Where the limit was measured.
-        losses: Of all mini-batches.
     """
 
     seed: int
     looks: list[Look]
-    losses: list[float]
 
     @property
     def has_collapsed(self) -> bool:
-        """Whether it ends at guessing, or not at a number, after it had learned something."""
-        guessing = math.log(10) - GUESSING
-        last, least = self.looks[-1].loss, min(look.loss for look in self.looks)
-        return least < guessing and not last < guessing
+        """Whether it guesses worse than at random, or not at all, after it had learned something."""
+        losses = [look.loss for look in self.looks]
+        learned = next((k for k, loss in enumerate(losses) if loss < math.log(10) - GUESSING), len(losses))
+        return any(not loss < math.log(10) + GUESSING for loss in losses[learned:])
 
     def __str__(self) -> str:
         looks = "  ".join(f"{look.step}: {look.loss:.3f} at {look.lr_over_limit:.2f}" for look in self.looks)
@@ -190,7 +186,7 @@ def main() -> None:
 
 
 def written(runs: Sequence[Run]) -> dict[str, Any]:
-    """The runs as JSON; losses of mini-batches are means of ten, and only of runs that collapsed."""
+    """The runs as JSON."""
     return {
         "torch": torch.__version__,
         "runs": [
@@ -200,17 +196,10 @@ def written(runs: Sequence[Run]) -> dict[str, Any]:
                 "step": [look.step for look in run.looks],
                 "loss": [round(look.loss, 4) for look in run.looks],
                 "lr_over_limit": [round(look.lr_over_limit, 4) for look in run.looks],
-                "mini_batches": means_of_ten(run.losses) if run.has_collapsed else [],
             }
             for run in runs
         ],
     }
-
-
-def means_of_ten(losses: Sequence[float]) -> list[float]:
-    """Of ten each, one after another."""
-    tens = (losses[k : k + 10] for k in range(0, len(losses), 10))
-    return [round(sum(ten) / len(ten), 4) for ten in tens]
 
 
 def positions_of(model: nn.Module, x: Tensor) -> dict[str, int]:

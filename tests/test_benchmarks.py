@@ -278,11 +278,13 @@ def test_the_limit_is_measured_along_a_run_and_written(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(
     ("losses", "expected"),
-    [((2.3, 1.5, 2.3), True), ((2.3, 1.5, math.nan), True), ((2.3, 2.5, 1.5), False), ((2.3, 2.3, 2.3), False)],
+    [((2.3, 1.5, 9.0, 2.1), True), ((2.3, 1.5, math.nan), True), ((2.3, 2.5, 1.5), False), ((2.3, 2.3, 2.3), False)],
 )
-def test_a_run_that_ends_at_guessing_after_it_learned_has_collapsed(losses: tuple[float, ...], expected: bool) -> None:
+def test_a_run_that_is_worse_than_guessing_after_it_learned_has_collapsed(
+    losses: tuple[float, ...], expected: bool
+) -> None:
     looks = [bnp_limit.Look(step, loss, 1.0) for step, loss in enumerate(losses)]
-    assert bnp_limit.Run(0, looks, []).has_collapsed == expected
+    assert bnp_limit.Run(0, looks).has_collapsed == expected
 
 
 def test_the_limit_is_that_of_the_dense_preconditioned_hessian(preconditioned: Preconditioned) -> None:

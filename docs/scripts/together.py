@@ -1,10 +1,12 @@
-"""The picture of the page that compares the papers: what BN does to three measures of curvature, from committed rows.
+"""The pictures of the page that compares the papers, from committed rows: what BN does to three measures of curvature,
+and BNP at the limit of its step.
 
 python docs/scripts/together.py
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from statistics import median
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PICTURE = book.BOOK.parent / "figures" / "together.png"
+LIMIT_PICTURE = PICTURE.with_name("bnp_limit.png")
+LIMIT_RUNS = Path(__file__).parents[2] / "benchmarks" / "results" / "bnp_limit_cuda.json"
 BN, PLAIN = look_of(0), look_of(1)
 TICKS = (2.0, 1.0, 0.5, 0.2, 0.05, 0.01, 0.001)
 """Losses that are named on an axis."""
@@ -95,9 +99,29 @@ def draw_beta(axes: Axes) -> None:
     axes.set(yscale="log", xlabel="step", xticks=[0, 5000, 10_000, 15_000])
 
 
+def draw_limit() -> Figure:
+    """Loss, and rate over its limit, along runs of BNP; those that collapse in color."""
+    figure, axes = panels(["loss of 512 training images over the steps", "rate over its limit 2/λ over the steps"])
+    loss, share = axes.values()
+    collapsed = 0
+    for run in sorted(json.loads(LIMIT_RUNS.read_text(encoding="utf-8"))["runs"], key=lambda run: run["has_collapsed"]):
+        look = {"color": GRAY, "alpha": 0.5, "linewidth": 0.8}
+        if run["has_collapsed"]:
+            look = look_of(collapsed) | {"label": f"collapses, seed {run['seed']}"}
+            collapsed += 1
+        loss.plot(run["step"], run["loss"], **look)
+        share.plot(run["step"], run["lr_over_limit"], **look)
+    share.axhline(1.0, color="black", linewidth=1.0)
+    for each in (loss, share):
+        each.set(yscale="log", xlabel="step")
+    legend_below(figure, loss)
+    return figure
+
+
 def main() -> None:
-    """Draw it anew."""
+    """Draw them anew."""
     write_atomically(PICTURE, picture(draw(), dpi=100))
+    write_atomically(LIMIT_PICTURE, picture(draw_limit(), dpi=100))
 
 
 if __name__ == "__main__":

@@ -132,9 +132,11 @@ def test_on_a_gpu_a_fast_diagnosis_has_the_seconds_of_a_hundred_steps_or_five(
     assert budget.seconds == math.inf
     assert budget.seconds_left() is None
     budget.limit_on_gpu(OnGpu(step_seconds, 1.0, 1e9, 8, 8, 10))
-    assert budget.seconds == seconds
-    assert 0.9 * seconds < (budget.seconds_left() or 0.0) <= seconds
-    assert 0.7 * seconds < (budget.seconds_of_trial() or 0.0) <= 0.75 * seconds
+    assert budget.promised == seconds
+    planned = budget_module.SHARE_OF_CLOCK * seconds
+    assert budget.seconds == planned < seconds
+    assert 0.9 * planned < (budget.seconds_left() or 0.0) <= planned
+    assert 0.7 * planned < (budget.seconds_of_trial() or 0.0) <= 0.75 * planned
     assert not budget.is_spent
 
 

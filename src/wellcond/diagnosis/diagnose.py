@@ -212,7 +212,9 @@ def _probed(evidence: Evidence, budget: Budget, parts: Parts) -> Evidence:
                 budget.extend(nominal_step_seconds(evidence.problem))
                 budget.limit_on_gpu(on_gpu(evidence.problem))
                 on_cpu = budget.on_gpu is None
-                parts.announce(budget.most, budget.most * _step_seconds(evidence.problem) if on_cpu else budget.promised)
+                parts.announce(
+                    budget.most, budget.most * _step_seconds(evidence.problem) if on_cpu else budget.promised
+                )
         outputs = () if inspection is None else inspection.outputs
         some = for_probes(evidence.problem, [each.shape for each in outputs])
         shown = behavior(some)
