@@ -160,11 +160,12 @@ EXPERIMENT = Experiment(
         "Batch Renorm (x − μ)/σ, through which no gradient passes; they have the rates of mini-batches of 2",
         "In mini-batches of 128 BNP's rate is at the edge of stability: of 160 runs of 1600 steps on 15 000 images, 20 "
         "collapsed to guessing, with and without CUDA graphs, fused kernels and TF32",
-        "Along the run of the seed that collapses here, repeated on a CPU, this rate is 0.02 of the limit 2/λ of the "
-        "preconditioned Hessian of 512 images at the start, 1.0 after 200 steps, 1.6 after 300, 1.3 after 400 and 2.4 "
-        "after 500; then the loss rises from 1.56 to 2.13 in 100 steps, where the rate is 0.96 of the limit again, and "
-        "0.86 to 1.6 of it from there to step 1200. Single mini-batches have a loss of up to 4.8; on the CPU the run "
-        "recovers (`python -m benchmarks.bnp_limit`)",
+        "Along 24 runs of 1600 steps on all images, the limit 2/λ of the preconditioned Hessian of 512 of them was "
+        "measured every 50 steps. This rate is 0.02 to 0.06 of the limit at the start and first above it at steps 200 "
+        "to 400, in all 24; from step 300 on the median is 1.2 in the 20 runs that go well, with single values up to "
+        "1.6 to 4.0. Four collapse, between steps 650 and 1150: the loss rises from about 1 to between 6.2 and 9340 "
+        "within 50 steps. Their largest value before that is 2.5 to 2.7, and the last one 0.91 to 1.9 "
+        "(`python -m benchmarks.bnp_limit`)",
         "That BN is effective in CNNs for much smaller mini-batches than in the fully connected network, which the "
         "source adds, is not judged: it is a comparison of figures 4 and 5",
         TRAINS,
