@@ -166,9 +166,9 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "repeated-batches": ("overfitting", "stale-statistics", "data-changed", "diverging"),
     "layer-thawed": (
         "data-changed", "loss-spike", "dying-neurons", "saturated-activation", "exploding-gradient", "non-finite",
-        "diverging", "learning-rate-too-high", "loss-not-decreasing",
+        "diverging", "learning-rate-too-high", "overfitting", "loss-not-decreasing",
     ),
-    "stale-statistics": ("overfitting",),
+    "stale-statistics": ("batchnorm-mode-gap", "overfitting"),
     "loss-spike": (
         "dying-neurons", "saturated-activation", "exploding-gradient", "vanishing-gradient", "non-finite", "diverging",
         "loss-not-decreasing",

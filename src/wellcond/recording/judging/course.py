@@ -36,7 +36,8 @@ class _Episode:
         if other.layer in self.layers:
             last = began if until is None else until
             return (self.is_open and other.until is None) or began - around(began) <= step <= last + around(last)
-        return self.is_open and abs(step - began) <= around(max(step, began))
+        is_one = self.is_open or other.until is not None
+        return is_one and abs(step - began) <= around(max(step, began))
 
     def see(self, other: Finding, step: int) -> None:
         """Take over what is known now; the beginning stays, and the severity is the worst so far."""
@@ -151,7 +152,8 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
     cause.
     """
     ordered = sorted(findings, key=_rank)
-    by_time = sorted(ordered, key=lambda each: each.step or 0)  # stable: of equals the worse first
+    # of equals the worse first, and what explains a rise of the loss before the rise
+    by_time = sorted(ordered, key=lambda each: (each.step or 0, each.rule == "diverging"))
     cause_of: dict[int, int] = {}
 
     def root(index: int) -> int:

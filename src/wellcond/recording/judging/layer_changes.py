@@ -57,6 +57,17 @@ def _unclipped(evidence: RunEvidence) -> Series:
     return unclipped if len(unclipped) and (is_clipped or not len(used)) else used
 
 
+def clipped_to(evidence: RunEvidence, step: int) -> float | None:
+    """The norm to which gradients were clipped before a step; None if they were not, or still are after it."""
+    unclipped, used = (finite(evidence.history.series(name)) for name in (UNCLIPPED_GRADIENT_NORM, GRADIENT_NORM))
+    steps, place, other = np.intersect1d(unclipped.steps, used.steps, return_indices=True)
+    is_clipped = unclipped.values[place] > CLIPPED * used.values[other]
+    before, after = is_clipped[steps < step][-SAMPLES_BEFORE:], is_clipped[steps >= step]
+    if not len(after) or after.any() or not len(before) or not before.mean() > 0.5:
+        return None
+    return median(used.values[other][steps < step][-SAMPLES_BEFORE:][before])
+
+
 def growths(evidence: RunEvidence, quantity: str, step: int, within: float = math.inf) -> dict[str, float]:
     """`growth` of every layer in which it is known."""
     every = {

@@ -90,6 +90,17 @@ def last_before(is_beyond: NDArray[np.bool_]) -> int:
     return int(inside[-1]) + 1 if len(inside) else 0
 
 
+def mostly_since(is_beyond: NDArray[np.bool_]) -> int:
+    """The index since which most are beyond, however far one looks on; a few that are not move nothing.
+
+    Example:
+        >>> mostly_since(np.array([False, False, True, True, False, True, True]))
+        2
+    """
+    balance = np.cumsum(np.where(is_beyond, 1, -1))
+    return len(balance) - int(balance[::-1].argmin()) if len(balance) and balance.min() < 0 else 0
+
+
 def began(series: Series, index: int) -> int:
     """When something began that a sample is the first to show: halfway from the sample before; 1 if it is the first."""
     index = min(index, len(series) - 1)

@@ -20,6 +20,30 @@ PLATEAU = Condition(
     "spread of the levels / what the noise of single losses explains", 3.0,
     origin="levels of a loss that stands still spread by noise alone; those of games and policies wander",
 )  # fmt: skip
+EIGHT = 8
+"""Losses on either side of a fall."""
+RECENT = 4096
+"""Latest losses in which a fall is looked for: what came before was judged before."""
+SETTLED = Condition("losses before a fall", 100, origin="at first the loss of an easy task falls as steeply")
+SECOND = Condition(
+    "logarithm of the second largest fall / of the largest", 0.5,
+    origin="losses that fall at every epoch, or at random, fall by similar amounts",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fall:
+    """A loss that is lower from one step to the next.
+
+    Attributes:
+        step: The first of the lower ones.
+        before: The lowest of the eight losses before.
+        after: The highest of the eight from there on.
+    """
+
+    step: int
+    before: float
+    after: float
 
 
 @dataclass(frozen=True)
@@ -134,6 +158,23 @@ class LossCurve:
         error = OF_MEDIAN * noise(values[max(0, begin - 256) : begin]) * math.sqrt(2 / 8)
         is_jump = jumps[place] > (SIGNIFICANT.at + math.sqrt(2 * math.log(len(jumps) + 1))) * error
         return int(steps[begin + place]) if is_jump else None
+
+    @cached_property
+    def fall_at_once(self) -> Fall | None:
+        """The largest fall between all of eight losses and all of the next eight; of losses above zero, to stay low."""
+        steps, values = self.series.steps[-RECENT:], self.series.values[-RECENT:]
+        if len(values) <= SETTLED.at + 2 * EIGHT or not values.min() > 0:
+            return None
+        eights = np.lib.stride_tricks.sliding_window_view(values, EIGHT)
+        before, after = eights.min(-1)[:-EIGHT], eights.max(-1)[EIGHT:]
+        falls = np.log(before / after)
+        falls[: int(SETTLED.at)] = 0.0
+        place = int(falls.argmax())
+        others = np.delete(falls, slice(max(0, place - EIGHT), place + EIGHT))
+        is_new = after[place] < values[: place + EIGHT].min()  # not back from a rise
+        if falls[place] <= 0 or not is_new or others.max() > SECOND.at * falls[place] or self.level() > before[place]:
+            return None
+        return Fall(int(steps[place + EIGHT]), float(before[place]), float(after[place]))
 
     @cached_property
     def rise(self) -> Rise | None:

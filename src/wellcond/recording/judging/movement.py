@@ -9,10 +9,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
 from wellcond.recording.judging.levels import began, finite, halfway, last_before
 from wellcond.recording.judging.run_rule import RunEvidence
 from wellcond.results.quantities import GRADIENT_NORM, UPDATE_RATIO
+
+THAWED_AFTER = Condition("samples without a gradient before", 4, origin="as for a layer that does not learn")
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,9 @@ def still_layers(evidence: RunEvidence, fewest: int) -> Iterator[Stillness]:
                 yield Stillness(layer, still[0], "update", still[1])
 
 
-def thawed_layers(evidence: RunEvidence, fewest: int) -> Iterator[tuple[str, int]]:
+def thawed_layers(evidence: RunEvidence) -> Iterator[tuple[str, int]]:
     """Layers that move now and stood still at first, in the model's order, with the step of their first movement."""
+    fewest = int(THAWED_AFTER.at)
     moving = _steps_with_movement(evidence, GRADIENT_NORM)
     for layer in evidence.history.layers(GRADIENT_NORM):
         series = finite(evidence.history.series(GRADIENT_NORM, layer))

@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
-from wellcond.recording.judging.levels import OF_MEDIAN, blocks, last_before, median, noise, smooth, spread
+from wellcond.recording.judging.levels import (
+    OF_MEDIAN,
+    blocks,
+    last_before,
+    median,
+    mostly_since,
+    noise,
+    smooth,
+    spread,
+)
 
 Values = NDArray[np.float64]
 FEWEST_LOSSES = Condition("steps", 24, origin="three blocks of eight: before, and after a rise")
@@ -113,7 +122,7 @@ def rise_in(series: Series, start: float, sigma: float) -> Rise | None:
     height = min(level - lowest, max(start - lowest, size))  # an explosion begins long before its end
     chance = math.sqrt(2 * math.log(len(levels)))  # errors by which the lowest of them lies below the others
     limit = lowest + max(height / 4, (2 + chance) * spread(levels[:-1] - smooth(levels[:-1], 5)))
-    onset, passed = _onset(values, first, limit, height)
+    onset, left, passed = _onset(values, first, limit, height)
     if passed >= len(values) - 2:
         return None
     clear = max(passed, len(values) - 4 * widths[-1])
@@ -127,7 +136,7 @@ def rise_in(series: Series, start: float, sigma: float) -> Rise | None:
         first=median(values[onset : onset + 8]),
     )
     factor = 1.0 if rise.had_learned and rise.lost > ALL_LOST.at else NEW.at
-    return rise if level - lowest > factor * _largest_swing(values[:onset]) else None
+    return rise if level - lowest > factor * _largest_swing(values[:left]) else None
 
 
 def has_fallen(start: float, lowest: float) -> bool:
@@ -159,8 +168,10 @@ def _largest_swing(before: Values) -> float:
     return float(rises[:-2].max(initial=0.0))  # the last blocks may belong to the rise
 
 
-def _onset(values: Values, first: int, limit: float, height: float) -> tuple[int, int]:
-    """The index at which a rise left the level before it, and that from which on it is above a limit.
+def _onset(values: Values, first: int, limit: float, height: float) -> tuple[int, int, int]:
+    """Indices: where a rise began to leave the level before it, where it has left it, and is above a limit.
+
+    In what rises slowly, losses dip to the level before for a while: it began where most are above it.
 
     Args:
         values: All losses.
@@ -178,7 +189,10 @@ def _onset(values: Values, first: int, limit: float, height: float) -> tuple[int
     passed = last_before(tail > limit)
     before = tail[:passed]
     if not len(before):
-        return begin, begin
+        return begin, begin, begin
     # what grows slowly begins before it passes the limit, where it leaves the lower part of what came before
     base = float(np.quantile(before, 0.2)) + max(height / 20, 3 * OF_MEDIAN * sigma / math.sqrt(width))
-    return begin + stride * last_before(before > base), begin + stride * passed
+    lowest = min(max(0, first - begin) // stride, len(before) - 1)
+    indices = lowest + mostly_since(before[lowest:] > base), last_before(before > base), passed
+    onset, left, above = (begin + stride * index for index in indices)
+    return onset, left, above

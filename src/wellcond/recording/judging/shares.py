@@ -9,6 +9,13 @@ from wellcond.diagnosis.finding import Severity
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
 from wellcond.recording.judging.run_rule import RunEvidence
+from wellcond.results.quantities import DEAD_SHARE
+
+DEAD = Threshold(
+    "share of a layer's ReLUs that are off on a whole batch", 0.7, 0.95,
+    origin="healthy networks reach 0.56 on many examples, and 0.73 on a batch",
+)  # fmt: skip
+DIED = Condition("rise of the share", 0.2, origin="what was off from the start is no event: diagnose reports it")
 
 SAMPLES = 3
 """Latest samples whose median is the share now."""
@@ -66,6 +73,11 @@ def shares_that_rose(evidence: RunEvidence, quantity: str, high: Threshold, rise
                 severity = severity_of(evidence, is_far=high.is_severe(now))
                 risen.append(RisenShare(layer, step, before, now, severity))
     yield from sorted(risen, key=lambda each: (each.step, -each.now))
+
+
+def dying_units(evidence: RunEvidence) -> Iterator[RisenShare]:
+    """Layers whose ReLUs were on before and are off now."""
+    yield from shares_that_rose(evidence, DEAD_SHARE, DEAD, DIED)
 
 
 def severity_of(evidence: RunEvidence, *, is_far: bool) -> Severity:

@@ -5,6 +5,7 @@ from wellcond.recording.rules import (  # noqa: F401
     diverging,
     dying_neurons,
     exploding_gradient,
+    gradient_underflow,
     gradients_not_cleared,
     layer_thawed,
     learning_rate_too_high,

@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.judging.layer_changes import around, growths, jump_of_weights
+from wellcond.recording.judging.levels import finite, median
 from wellcond.recording.judging.movement import thawed_layers
 from wellcond.recording.judging.rates import lr_ratio
 from wellcond.recording.judging.rises import FEWEST_LOSSES, Rise
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.shares import DEAD, dying_units
 from wellcond.results import number
-from wellcond.results.quantities import GRADIENT_NORM, TRAINING_LOSS
+from wellcond.results.quantities import GRADIENT_NORM, TRAINING_LOSS, VALIDATION_LOSS
 
 LOST = Threshold(
     "rise of the loss / its fall since the start", 0.1, 0.9, origin="a tenth of what was learned, at once; or all of it"
@@ -40,7 +42,10 @@ WEIGHTS = Condition(
     "growth of a layer's weights at the jump", 3.0,
     origin="weights that are overwritten or blow up grow tenfold; new data move them by less within a tenth of a run",
 )  # fmt: skip
-SAMPLES = Condition("samples without a gradient before a layer begins to learn", 4, origin="as for layer-thawed")
+FALLS = Condition(
+    "highest of the eight losses after a fall / lowest before", 2 / 3, origin="no step that trains wins a third"
+)
+SAME_RATE = Condition("learning rate / lowest before - 1", 0.05, origin="a schedule that falls with it explains it")
 RAISED = Condition("learning rate / lowest before", 1.2, origin="a rate that is raised lifts the loss by itself")
 
 
@@ -49,8 +54,8 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
     """The loss jumps within eight steps by a tenth of what was learned or more, and keeps some of it for 100 steps.
 
     The gradients of most layers grow at the same step, or losses are above all before; neither the rate nor the
-    weights grow, and no layer begins to learn: it is what the loss is computed of that has changed. A warning,
-    since the data may be harder on purpose; severe if all that was learned is lost.
+    weights grow, no layer begins to learn and none dies: what the loss is computed of has changed. A warning, since the
+    data may be harder on purpose; severe if all that was learned is lost.
     """
     rise = evidence.loss.rise
     if rise is None or not rise.is_abrupt or not rise.is_lasting or not rise.had_learned:
@@ -62,8 +67,11 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
     weights = jump_of_weights(evidence, rise.step)
     if lr_ratio(evidence, rise.step) > RAISED.at or weights > WEIGHTS.at:
         return
-    if any(abs(step - rise.step) <= around(rise.step) for _, step in thawed_layers(evidence, int(SAMPLES.at))):
-        return
+    dead = [each.step for each in dying_units(evidence) if DEAD.is_severe(each.now)]
+    if any(
+        abs(step - rise.step) <= around(rise.step) for step in (*dead, *(step for _, step in thawed_layers(evidence)))
+    ):
+        return  # the jump is that layer's
     gradients = growths(evidence, GRADIENT_NORM, rise.step, within=NEAR.at)
     grown = [layer for layer, growth in gradients.items() if growth > GROWTH.at]
     have_grown = bool(grown) and len(grown) >= MOST.at * len(gradients)
@@ -88,6 +96,34 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
         "labels or how the loss is computed.",
         remedy=f"# compare batches from before and after step {rise.step}: labels, scale of inputs, transforms, source",
         step=rise.step,
+    )
+
+
+@run_rule("data-changed", quantity=TRAINING_LOSS)
+def falls_at_once(evidence: RunEvidence) -> Iterator[Finding]:
+    """All of eight losses lie a third or more below the eight before, as at no other step, and later ones stay low.
+
+    The rate is the same. A warning; a note if a validation loss has not risen since, as when augmentation ends.
+    """
+    fall = evidence.loss.fall_at_once
+    if fall is None or not fall.after < FALLS.at * fall.before or abs(lr_ratio(evidence, fall.step) - 1) > SAME_RATE.at:
+        return
+    validation = finite(evidence.history.series(VALIDATION_LOSS))
+    then, since = validation.values[validation.steps < fall.step][-3:], validation.since(fall.step).values[-3:]
+    is_harmless = len(then) > 0 and len(since) > 0 and median(since) <= float(then.max())
+    yield Finding(
+        rule="data-changed",
+        severity="note" if is_harmless else "warning",
+        basis="measured",
+        summary=f"at step {fall.step} the loss falls from {number(fall.before)} to {number(fall.after)}, from one step "
+        "to the next at the same rate.",
+        evidence={"level before": fall.before, "level at first": fall.after},
+        limits={"level before": fall.before},
+        reason="Steps change a loss little by little. What falls from one batch to the next is what the loss is "
+        "computed of: data, or how its terms are summed and weighted.",
+        remedy=f"# compare the terms of the loss before and after step {fall.step}, and batches: one term may outweigh "
+        "the others now",
+        step=fall.step,
     )
 
 

@@ -12,17 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
-from wellcond.recording.judging.shares import shares_that_rose
+from wellcond.recording.judging.shares import DEAD, dying_units
 from wellcond.results.quantities import DEAD_SHARE
 from wellcond.results.text import named
-
-SHARE = Threshold(
-    "share of a layer's ReLUs that are off on a whole batch", 0.7, 0.95,
-    origin="healthy networks reach 0.56 on many examples, and 0.73 on a batch",
-)  # fmt: skip
-RISE = Condition("rise of the share", 0.2, origin="what was off from the start is no event: diagnose reports it")
 
 
 @run_rule("dying-neurons", quantity=DEAD_SHARE)
@@ -31,7 +24,7 @@ def dying_neurons(evidence: RunEvidence) -> Iterator[Finding]:
 
     Severe from 0.95 if the loss does not fall; a warning, or a note while the loss falls and it is below 0.95.
     """
-    for each in shares_that_rose(evidence, DEAD_SHARE, SHARE, RISE):
+    for each in dying_units(evidence):
         yield Finding(
             rule="dying-neurons",
             layer=each.layer,
@@ -40,7 +33,7 @@ def dying_neurons(evidence: RunEvidence) -> Iterator[Finding]:
             summary=f"{each.now:.0%} of the ReLUs after {named(each.layer)} are off on a whole batch; until step "
             f"{each.step} they were {each.before:.0%}.",
             evidence=each.numbers,
-            limits=SHARE.limits(),
+            limits=DEAD.limits(),
             reason="Where a ReLU is off its slope is 0, so the weights before it get no gradient and it stays off.",
             remedy=f"# go back to weights from before step {each.step}, at a lower rate or with clipped gradients; a "
             f"leaky ReLU after {named(each.layer)} lets units come back",

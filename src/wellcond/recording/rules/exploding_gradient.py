@@ -15,7 +15,8 @@ import math
 from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.threshold import Threshold
+from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.judging.layer_changes import clipped_to, growth_of_gradients
 from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
 from wellcond.recording.judging.relative_gradients import FIRST_SAMPLES
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
@@ -28,6 +29,37 @@ GROWN = Threshold(
     "gradient of a layer / what it was at first", 1e3, 1e5,
     origin="the largest growth in healthy trainings of the benchmark is 120, of a generator against its critic",
 )  # fmt: skip
+LOST = Condition(
+    "rise of the loss since its lowest level / its fall until then", 0.9, origin="as high as at the start: all is lost"
+)
+
+
+@run_rule("exploding-gradient", quantity=GRADIENT_NORM)
+def explodes_with_the_loss(evidence: RunEvidence) -> Iterator[Finding]:
+    """The network's gradient grows a thousandfold as the loss begins to rise, step by step, beyond its start. Severe.
+
+    If gradients were clipped until then, and are not any more, the finding says so.
+    """
+    rise = evidence.loss.rise
+    if rise is None or rise.is_abrupt or rise.lost < LOST.at:
+        return
+    growth = growth_of_gradients(evidence, rise.step)
+    if not GROWN.is_warning(growth):
+        return
+    limit = clipped_to(evidence, rise.step)
+    clipping = f"; until then they were clipped to {number(limit)}" if limit is not None else ""
+    yield Finding(
+        rule="exploding-gradient",
+        severity="severe",
+        basis="measured",
+        summary=f"at step {rise.step} gradients grow {number(growth)}-fold, and the loss with them, from "
+        f"{number(rise.lowest)} to {number(rise.level)}{clipping}.",
+        evidence={"gradient / before": growth} | ({} if limit is None else {"clipped to": limit}),
+        limits=GROWN.limits(),
+        reason="A step that is as much longer lands where the gradient is larger still.",
+        remedy="nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before every optimizer.step()",
+        step=rise.step,
+    )
 
 
 @run_rule("exploding-gradient", quantity=GRADIENT_NORM)

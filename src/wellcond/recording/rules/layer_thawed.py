@@ -18,11 +18,11 @@ from wellcond.recording.judging.layer_changes import around
 from wellcond.recording.judging.levels import median
 from wellcond.recording.judging.movement import thawed_layers
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.validation_rise import validation_rise
 from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM
 from wellcond.results.text import named
 
-SAMPLES = Condition("samples without a gradient before", 4, origin="as for a layer that does not learn")
 HIGHEST = Condition(
     "highest of the losses after it, above their level before, in standard deviations of the noise", 8.0,
     origin="the highest of a hundred normal numbers lies 2.5 above their mean",
@@ -33,9 +33,11 @@ HIGHEST = Condition(
 def layer_thawed(evidence: RunEvidence) -> Iterator[Finding]:
     """A layer gets its first gradient, or updates, after four samples or more in which others had some.
 
-    A note; a warning if the loss jumps within a tenth of the run after it.
+    A note; a warning if the loss jumps within a tenth of the run after it. If the validation loss rises since then, as
+    severe as that is.
     """
-    for layer, step in thawed_layers(evidence, int(SAMPLES.at)):
+    rise = validation_rise(evidence)
+    for layer, step in thawed_layers(evidence):
         values, steps = evidence.loss.series.values, evidence.loss.series.steps
         before = values[(steps < step) & (steps >= step - around(step))]
         after = values[(steps >= step) & (steps < step + around(step))]
@@ -43,17 +45,20 @@ def layer_thawed(evidence: RunEvidence) -> Iterator[Finding]:
             continue
         level, highest = median(before), float(after.max())
         jumps = highest - level > max(HIGHEST.at * evidence.loss.noise, 2 * (float(before.max()) - level))
+        overfits = None if rise is None or rise.step != step else rise
+        effects = [f"the loss jumps from {number(level)} to {number(highest)}"] if jumps else []
+        if overfits:
+            effects.append(f"the validation loss rises from {number(overfits.lowest)} to {number(overfits.now)}")
         yield Finding(
             rule="layer-thawed",
             layer=layer,
-            severity="warning" if jumps else "note",
+            severity=overfits.severity if overfits else "warning" if jumps else "note",
             basis="proven",
-            summary=f"{named(layer)} begins to learn at step {step}"
-            + (f", and the loss jumps from {number(level)} to {number(highest)}." if jumps else "."),
+            summary=", and ".join([f"{named(layer)} begins to learn at step {step}", *effects]) + ".",
             evidence={"loss before": level, "highest loss after": highest},
             reason="The layers after it have fitted what it computed. Steps at their rate, with momentum and averages "
             "that start from zero, move it further than they can follow.",
             remedy="# give it a parameter group of its own with a tenth of the rate, and warm that up",
             step=step,
-            until=step + around(step),
+            until=None if overfits else step + around(step),
         )

@@ -40,6 +40,7 @@ ENDED = Threshold(
 LONG = Condition(
     "share of the run with such a rate", 0.2, origin="schedules that end with the run have that for their last 2 %"
 )
+DROP = Condition("learning rate / before", 0.7, origin="decay by a half or a tenth; smooth schedules take 0.9 of it")
 UNFINISHED = Condition(
     "fall of the loss in the last quarter before it, in standard errors", 3.0, origin="the loss was still falling"
 )
@@ -86,7 +87,8 @@ def _sum_over_steps(ratios: Series, steps: int) -> float:
 def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
     """The rate has been below a thousandth of its highest for a fifth of the run, and training goes on. A warning.
 
-    A note if the network had learned by then, and the loss was not falling any more.
+    A note if the network had learned by then, and the loss was not falling any more. It begins with the first drop of
+    the rate that came while the loss was falling; a rate that falls little by little, where it is a thousandth.
     """
     rates = finite(evidence.history.series(LR))
     if not len(rates) or evidence.step < ENOUGH.at:
@@ -95,25 +97,36 @@ def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
     start = last_before(rates.values < ENDED.warn * highest)
     if start >= len(rates):
         return
-    begin = int(rates.steps[start])
-    if evidence.step - begin < LONG.at * evidence.step:
+    ended = int(rates.steps[start])
+    if evidence.step - ended < LONG.at * evidence.step:
         return
+    begin = _early_drop(evidence, rates, start) or ended
     lr = float(rates.values[-1])
     is_early = not evidence.loss.has_learned or _was_falling(evidence, begin)
+    early = f"; it fell at step {begin}, when the loss was falling too" if begin < ended else ""
     yield Finding(
         rule="learning-rate-too-low",
         severity="warning" if is_early else "note",
         basis="proven",
-        summary=f"since step {begin} the rate is below a thousandth of its highest, {number(highest)}, and now "
-        f"{number(lr)}; the loss is {number(evidence.loss.level())}, and was "
-        f"{number(evidence.loss.level_at(begin))} then.",
-        evidence={"lr": lr, "highest lr": highest, "steps since": float(evidence.step - begin)},
+        summary=f"since step {ended} the rate is below a thousandth of its highest, {number(highest)}, and now "
+        f"{number(lr)}{early}; the loss is {number(evidence.loss.level())}, and was "
+        f"{number(evidence.loss.level_at(ended))} then.",
+        evidence={"lr": lr, "highest lr": highest, "steps since": float(evidence.step - ended)},
         limits=ENDED.limits(highest),
         reason="The schedule has come to its end and the training has not: the remaining steps change nothing.",
         remedy="# make the schedule as long as the training; if its step() belongs to an epoch, do not call it after "
         "every batch",
         step=begin,
     )
+
+
+def _early_drop(evidence: RunEvidence, rates: Series, start: int) -> int | None:
+    """The first drop since the rate was last raised that came while the loss was falling, up to the one at an index."""
+    factors = rates.values[1 : start + 1] / rates.values[:start]
+    raised = np.flatnonzero(factors > 1)
+    drops = np.flatnonzero(factors <= DROP.at) + 1
+    steps = rates.steps[drops[drops > (raised[-1] + 1 if len(raised) else 0)]]
+    return next((int(step) for step in steps if _was_falling(evidence, int(step))), None)
 
 
 def _was_falling(evidence: RunEvidence, step: int) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
@@ -23,6 +25,10 @@ GAP = Threshold(
     "distance of running from batch statistics, in running standard deviations", 1.0, 3.5,
     origin="batches of 8 without pixels have 0.6, of 4 have 1.15 and of 2 have 2.7, by the spread of variances",
 )  # fmt: skip
+HARMFUL = Condition(
+    "the same, where validation shows it", 0.25, origin="batches of 32 without pixels have 0.25, by the spread of means"
+)
+LATER = Condition("validations that show it", 3, origin="most of five, as at the start")
 GROWTH = Condition(
     "distance / its lowest level so far", 3.0, origin="the spread of small batches is the same all the time"
 )
@@ -38,10 +44,11 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
     """Running statistics lie more than one standard deviation from the batches', and three times as far as before.
 
     A warning; severe from 3.5, which no batch shows by chance, and if they were never nearer but most of the first five
-    validation losses are twice the training loss. The first 100 steps are not judged.
+    validation losses are twice the training loss. So is a quarter of a standard deviation, three times the least, if
+    validation losses are twice the training loss since then. The first 100 steps are not judged.
     """
     stale = []
-    is_apart = _validation_is_apart(evidence)
+    is_apart, since = _validation_is_apart(evidence), _apart_since(evidence)
     for layer in evidence.history.layers(STATISTICS_GAP):
         series = finite(evidence.history.series(STATISTICS_GAP, layer))
         if len(series) < ENOUGH.at or evidence.step < SETTLED.at:
@@ -52,6 +59,11 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
             left = max(least + BEGINNING * (now - least), 2 * least)  # where it leaves its lowest level
             start = last_before(levels > min(GAP.warn, left))
             stale.append((now, layer, began(series, start)))
+        elif since is not None:
+            before = series.values[(series.steps >= SETTLED.at) & (series.steps < since)]
+            if len(before) and now > max(HARMFUL.at, GROWTH.at * median(before)):
+                stale.append((now, layer, since))
+    is_apart = is_apart or since is not None
     for now, layer, begin in sorted(stale, reverse=True):
         yield Finding(
             rule="stale-statistics",
@@ -68,6 +80,14 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
             "evaluation: torch.optim.swa_utils.update_bn(loader, model)",
             step=begin,
         )
+
+
+def _apart_since(evidence: RunEvidence) -> int | None:
+    """Since when validation losses are twice the training loss, which they were not before; None if they are not."""
+    validation = finite(evidence.history.series(VALIDATION_LOSS))
+    levels = [abs(evidence.loss.level_at(step)) for step in validation.steps.tolist()]
+    start = last_before(validation.values > APART.at * np.array(levels))
+    return began(validation, start) if 1 < start <= len(validation) - LATER.at else None
 
 
 def _validation_is_apart(evidence: RunEvidence) -> bool:
