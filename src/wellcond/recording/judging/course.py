@@ -9,6 +9,7 @@ from wellcond.diagnosis.causes import KINDS, kind_of
 from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
 from wellcond.diagnosis.judge import explains
 from wellcond.recording import rules as rules  # registers every rule of a run
+from wellcond.recording.judging.held import unheld_layers
 from wellcond.recording.judging.layer_changes import around
 from wellcond.recording.judging.run_rule import RUN_RULES, RunEvidence
 
@@ -186,9 +187,15 @@ def _began_before(cause: Finding, effect: Finding) -> bool:
 
 
 def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
-    """What the last inspection of the network says; where it learns or has, measured symptoms are worth a note only."""
+    """What the last inspection of the network says; where it learns or has, measured symptoms are worth a note only.
+
+    A layer that the optimizer does not hold is not moved by its steps: the rules of the run say that and since when.
+    """
     learns = evidence.loss.is_falling or evidence.loss.trains
+    unheld = {each.layer for each in unheld_layers(evidence)}
     for each in evidence.inspected:
+        if each.rule == "lost-updates" and each.layer in unheld:
+            continue
         is_symptom = each.basis == "measured" and kind_of(each.rule) in ("symptom", "scale")
         severity = "note" if is_symptom and learns else each.severity
         yield replace(each, severity=severity, step=evidence.inspected_at)

@@ -48,13 +48,16 @@ def explodes_with_the_loss(evidence: RunEvidence) -> Iterator[Finding]:
         return
     limit = clipped_to(evidence, rise.step)
     clipping = f"; until then they were clipped to {number(limit)}" if limit is not None else ""
+    numbers: dict[str, float | str] = {"gradient / before": growth}
+    if limit is not None:
+        numbers["clipped to"] = limit
     yield Finding(
         rule="exploding-gradient",
         severity="severe",
         basis="measured",
         summary=f"at step {rise.step} gradients grow {number(growth)}-fold, and the loss with them, from "
         f"{number(rise.lowest)} to {number(rise.level)}{clipping}.",
-        evidence={"gradient / before": growth} | ({} if limit is None else {"clipped to": limit}),
+        evidence=numbers,
         limits=GROWN.limits(),
         reason="A step that is as much longer lands where the gradient is larger still.",
         remedy="nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before every optimizer.step()",

@@ -14,9 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.judging.levels import finite, lasting, median
+from wellcond.recording.history import Series
+from wellcond.recording.judging.levels import finite, halfway, lasting, median
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import UNCLEARED_GRADIENT
@@ -40,6 +43,7 @@ def gradients_not_cleared(evidence: RunEvidence) -> Iterator[Finding]:
     begin = lasting(old, OLD.severe)
     if begin is None or len(old.since(begin)) < SAMPLES.at:
         return
+    begin = _by_its_size(old, begin)
     share = median(old.since(begin).values)
     yield Finding(
         rule="gradients-not-cleared",
@@ -53,3 +57,13 @@ def gradients_not_cleared(evidence: RunEvidence) -> Iterator[Finding]:
         remedy="optimizer.zero_grad()  # before loss.backward()",
         step=begin,
     )
+
+
+def _by_its_size(old: Series, begin: int) -> int:
+    """When it began, by the first sample of it: a sum of n gradients is √n times as long as one, or up to n times."""
+    place = int(np.searchsorted(old.steps, begin))
+    if place == 0:
+        return begin
+    cleared, seen, ratio = int(old.steps[place - 1]), int(old.steps[place]), float(old.values[place])
+    earliest = max(cleared + 1, seen - math.ceil(min(ratio, seen) ** 2))
+    return halfway(earliest, max(earliest, seen - round(ratio)))
