@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_up_runs import STEPS, by, evidence, learning, sampled
 
+from wellcond.recording.judging.course import Course
 from wellcond.recording.judging.run_rule import RunEvidence
 
 T = np.arange(1, STEPS + 1)
@@ -559,3 +560,114 @@ def test_a_loader_that_repeats() -> None:
     (finding,) = by("repeated-batches", evidence(learning(), network("repeated_batches", T - 1)))
     assert (finding.step, finding.severity) == (2, "note")
     assert by("repeated-batches", evidence(learning(), network("repeated_batches", T % 10))) == []
+
+
+# where a cause began, and which of several findings is the specific one
+
+
+def test_a_rise_that_dips_for_a_few_steps_is_dated_where_it_began() -> None:
+    """From step 600 on the loss rises slowly, and falls back to its level for four steps at 900."""
+    rises = 0.3 + np.clip((T - 600) / 300, 0, 2) + 1.7 * np.exp(-T / 100)
+    rises += 0.02 * np.random.default_rng(0).standard_normal(STEPS)
+    rises[896:900] = 0.3
+    rise = evidence(rises).loss.rise
+    assert rise is not None
+    assert rise.step == pytest.approx(600, abs=60)
+
+
+def test_a_layer_that_thaws_where_the_validation_loss_begins_to_rise_explains_it() -> None:
+    """The rise of 0.6 is a quarter of what had been learned."""
+    thawed = {("gradient_norm", "a"): dict.fromkeys(range(800, 2001, 20), 1.0), ("gradient_norm", "b"): sampled(ONES)}
+    rising = validation(0.5 + 1.8 * np.exp(-T / 150) + np.maximum(0, T - 790) / 2000)
+    falling = learning(noise=0.01) * np.exp(-T / 1500)
+    course = Course()
+    course.update(evidence(falling, thawed | rising))
+    (finding,) = course.findings
+    assert (finding.rule, finding.layer, finding.step, finding.severity) == ("layer-thawed", "a", 790, "warning")
+    assert [(each.rule, each.step) for each in finding.consequences] == [("overfitting", 790)]
+    flat = validation(0.5 + 1.8 * np.exp(-T / 150))
+    (finding,) = by("layer-thawed", evidence(falling, thawed | flat))
+    assert finding.severity == "note"
+
+
+def test_a_rate_that_is_cut_while_the_loss_falls_was_cut_too_early_then() -> None:
+    cut = {("lr", ""): {1: 0.1, 501: 1e-3, 901: 1e-5}}
+    falling = np.where(T < 500, 2 - T / 500, 1.0) + 0.02 * np.random.default_rng(0).standard_normal(STEPS)
+    (finding,) = by("learning-rate-too-low", evidence(falling, cut))
+    assert (finding.step, finding.severity) == (501, "warning")
+    settled = 1 + np.exp(-T / 50) + 0.02 * np.random.default_rng(0).standard_normal(STEPS)
+    (finding,) = by("learning-rate-too-low", evidence(settled, cut))
+    assert (finding.step, finding.severity) == (901, "note")
+
+
+def test_gradients_that_explode_as_clipping_ends() -> None:
+    """The loss doubles at every step from 1000 on, and the gradient with it; until then it was clipped to 0.1."""
+    losses = learning()[:1030]
+    losses[1000:] *= 3.0 ** np.arange(1, 31)
+    unclipped = dict.fromkeys(range(20, 1000, 20), 0.5) | {1003: 50.0, 1010: 1e6, 1020: 1e10}
+    used = {step: min(0.1, norm) if step < 1000 else norm for step, norm in unclipped.items()}
+    numbers = {("gradient_norm", ""): used, ("unclipped_gradient_norm", ""): unclipped}
+    course = Course()
+    course.update(evidence(losses, numbers))
+    (finding,) = course.findings
+    assert (finding.rule, finding.severity, finding.evidence["clipped to"]) == ("exploding-gradient", "severe", 0.1)
+    assert finding.step == pytest.approx(1001, abs=3)
+    assert [each.rule for each in finding.consequences] == ["diverging"]
+    same = {("gradient_norm", ""): dict.fromkeys(used, 0.1), ("unclipped_gradient_norm", ""): dict.fromkeys(used, 0.5)}
+    assert by("exploding-gradient", evidence(losses, same)) == []
+
+
+def test_gradients_that_are_rounded_to_zero_on_their_way_to_the_step() -> None:
+    used, computed = network("gradient_norm", since(900, 1.0, 0.0)), since(900, 1000.0, 1e-9)
+    (finding,) = by("gradient-underflow", evidence(learning(), used | network("unclipped_gradient_norm", computed)))
+    assert finding.severity == "severe"
+    assert finding.step == pytest.approx(900, rel=0.02)
+    skipped = network("unclipped_gradient_norm", 1000.0 * ONES)  # set to zero on purpose
+    assert by("gradient-underflow", evidence(learning(), used | skipped)) == []
+    assert by("gradient-underflow", evidence(learning(), used | network("unclipped_gradient_norm", 1e-9 * ONES))) == []
+
+
+def test_units_that_die_at_a_jump_are_its_cause() -> None:
+    losses = learning() + since(1000, 0, 3.0)
+    (finding,) = by("data-changed", evidence(losses, layers("dead_share", fc1=0.1 * ONES)))
+    assert finding.step == 1000
+    assert by("data-changed", evidence(losses, layers("dead_share", fc1=since(1000, 0.1, 0.99)))) == []
+
+
+def test_a_loss_that_falls_at_once() -> None:
+    noise = 1 + 0.05 * np.random.default_rng(0).standard_normal(STEPS)
+    (finding,) = by("data-changed", evidence(since(700, 10.0, 4.0) * noise))
+    assert (finding.step, finding.severity) == (700, "warning")
+    learned = validation(since(700, 10.0, 4.0))
+    (finding,) = by("data-changed", evidence(since(700, 10.0, 4.0) * noise, learned))
+    assert finding.severity == "note"
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        np.exp(-T / 30) + 0.1,
+        10.0 - 6 * (T >= 700) * (1 - np.exp(-(T - 700.0).clip(0) / 30)),
+        10.0 * 0.5 ** (T // 250),
+        np.where((T >= 500) & (T < 700), 10.0, 4.0),
+    ],
+    ids=["steep", "within some tens of steps", "at every epoch", "back from a rise"],
+)
+def test_a_loss_that_does_not_fall_at_once_for_good_and_once(losses: np.ndarray) -> None:
+    assert [each for each in by("data-changed", evidence(losses)) if "falls from" in each.summary] == []
+
+
+def test_statistics_that_go_stale_where_validation_shows_it() -> None:
+    gap = layers("statistics_gap", bn1=0.1 * ONES, bn2=since(400, 0.12, 0.5))
+    falling = 0.1 + 2 * np.exp(-T / 100)
+    (finding,) = by("stale-statistics", evidence(falling, gap | validation(since(420, 1.2, 6.0) * falling)))
+    assert (finding.layer, finding.severity) == ("bn2", "severe")
+    assert finding.step == pytest.approx(400, rel=0.1)
+    assert by("stale-statistics", evidence(falling, gap | validation(1.2 * falling))) == []
+
+
+def test_uncleared_gradients_are_dated_by_how_large_their_sum_is() -> None:
+    """At step 700 a sum of three gradients is as long as two at most."""
+    old = {("uncleared_gradient", ""): {10: 0.0, 20: 0.0, 700: 1.5, 720: 12.0, 740: 20.0}}
+    (finding,) = by("gradients-not-cleared", evidence(learning(), old))
+    assert 697 <= finding.step <= 700
