@@ -145,3 +145,71 @@ def test_max_lr_by_pieces_is_that_of_the_whole() -> None:
     assert any("in pieces of at most" in note for note in limit.notes)
     assert limit.lambda_max == pytest.approx(exact, rel=1e-6)
     assert limit.lambda_error >= abs(limit.lambda_max - exact)
+
+
+@pytest.mark.usefixtures("limited")
+def test_max_lr_with_batchnorm_says_what_a_piece_is_normalized_by() -> None:
+    model = seeded(
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
+    )
+    of = wc.Problem(model, nn.CrossEntropyLoss(), (normal(64, 3, 8, 8), integers(3, 64)))
+    limit = wc.max_lr(of, adam(of), max_matvecs=3)
+    (note,) = [note for note in limit.notes if "BatchNorm" in note]
+    examples = int(note.split("at most ")[1].split(",")[0])
+    assert "each batch of 64 examples is measured in pieces" in note
+    assert within_memory.FEWEST_NORMALIZED <= examples < 64
+
+
+@pytest.mark.usefixtures("limited")
+def test_a_loss_that_compares_examples_is_measured_whole_and_says_so() -> None:
+    of = perceptron(loss=contrastive, examples=128)
+    limit = wc.max_lr(of, max_matvecs=3)
+    assert any("as the loss compares the examples of a batch" in note for note in limit.notes)
+
+
+@pytest.mark.usefixtures("limited")
+def test_what_is_planned_is_said_before_the_work() -> None:
+    said: list[str] = []
+    wc.max_lr(transformer(32, 32), max_matvecs=3, progress=lambda what, _: said.append(what))
+    assert said[0].startswith("at most 18 training steps, about ")  # 3 products of 3 u with each of two batches
+    assert "on the GPU, 2 times a training step, by pieces of" in said[0]
+
+
+def test_conditioning_by_pieces_is_that_of_the_whole() -> None:
+    of = transformer(8, 6)
+    whole, parts = (wc.conditioning(each) for each in (of, in_pieces(of, 2)))
+    assert whole.layers.keys() == parts.layers.keys()
+    for name, layer in whole.layers.items():
+        for one, other in ((layer.x, parts[name].x), (layer.g, parts[name].g)):
+            assert one is not None
+            assert other is not None
+            assert torch.allclose(one.values, other.values, rtol=1e-10, atol=1e-12 * one.lambda_max)
+
+
+@pytest.mark.usefixtures("limited")
+def test_conditioning_holds_two_training_steps_by_pieces() -> None:
+    of = transformer(64, 64)
+    step = bytes_of_step(of, adam(of))
+    own = sum(p.numel() * p.element_size() for p in of.params.values())
+    with LiveBytes() as held:
+        table = wc.conditioning(of)
+    assert own + held.peak <= 2 * step, (own + held.peak) / step
+    assert table.cost.forwards > 2  # of two batches: in pieces, after some examples were tried
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (None, (2, 0)),
+        (torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1), (0, 0)),
+        (torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1, momentum=0.9), (1, 0)),
+        (torch.optim.AdamW([nn.Parameter(torch.ones(1))]), (2, 0)),
+    ],
+)
+def test_states_of_optimizers(optimizer: torch.optim.Optimizer | None, expected: tuple[int, int]) -> None:
+    assert within_memory.states_of(optimizer) == expected
+    if optimizer is not None:
+        (p,) = optimizer.param_groups[0]["params"]
+        p.grad = torch.ones(1)
+        optimizer.step()
+        assert within_memory.states_of(optimizer)[1] == expected[0]

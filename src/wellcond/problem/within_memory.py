@@ -36,15 +36,12 @@ IN_WORK = 2
 FEWEST_NORMALIZED = 8
 """Fewest examples of a piece whose statistics a BatchNorm takes."""
 
-CUT = "each batch of {size} examples is measured in pieces of at most {examples}, to hold at most {most} on the GPU"
+CUT = "each batch of {size} examples is measured in pieces of at most {examples}, to hold at most {most}"
 NORMALIZED = (
     CUT + "; a BatchNorm normalizes each piece by its own statistics, as in training on batches of that size. "
     "wc.eigenvalues(wc.Hessian(problem)) takes whole batches"
 )
-WHOLE = (
-    "it takes about {needed} on the GPU, more than {most}, as {why}. Pass smaller batches, or measure on the CPU, to "
-    "take less"
-)
+WHOLE = "it takes about {needed}, more than {most}, as {why}. Pass smaller batches, or measure on the CPU, to take less"
 
 
 @dataclass(frozen=True)
@@ -84,6 +81,7 @@ def planned(
     *,
     vectors: int,
     basis: float = 0.0,
+    besides: Callable[[float], float] = lambda _: 0.0,
     optimizer: Optimizer | None = None,
 ) -> Planned:
     """Measure a training step and the work on a few examples, and choose how many fit into twice the step.
@@ -93,6 +91,8 @@ def planned(
         work: Does the work once on every batch of a problem.
         vectors: Vectors of all parameters that are held besides.
         basis: Bytes of further vectors that it would like to store.
+        besides: Called after the work on a few examples with how many times as many there are in all; returns the
+            bytes of what the work on all has stored at its end.
         optimizer: Optimizer of the step; None: one like Adam.
     """
     if problem.device.type not in LIMITED or problem.fits or problem.member is not None:
@@ -113,17 +113,23 @@ def planned(
     seconds, needed = _tried(problem, work, batch, tried)
     of_example = max(needed - IN_WORK * vector, needed / 4) / tried
     basis = min(basis, max(4 * vector, room / 3))
-    whole = of_example * size * (KEPT if problem.is_one_batch else 1.0) + IN_WORK * vector
-    most = f"{OVER_STEP * step / 2**30:.3g} GiB, {OVER_STEP:g} times a training step"
-    if whole <= room - basis:
-        seconds = _tried(problem, work, batch, size)[0] if can_be_cut else seconds
+    room -= besides(problem.batch_count * size / tried)
+    kept = KEPT if problem.is_one_batch else 1.0
+    whole = of_example * size * kept + IN_WORK * vector
+    most = f"{OVER_STEP * step / 2**30:.3g} GiB on the GPU, {OVER_STEP:g} times a training step"
+    examples = size
+    if whole > room - basis:
+        if not can_be_cut:
+            return _whole(problem, basis, seconds, _why_whole(whole, most, "a batch cannot be cut"))
+        examples = min(max(int((room - basis - IN_WORK * vector) / of_example), least), size - 1)
+    if examples != tried:
+        seconds, needed = _tried(problem, work, batch, examples)
+        needed *= kept if examples == size else 1.0
+        if needed > room - basis and can_be_cut:  # it does not grow as the examples do
+            examples = min(max(int(examples * (room - basis) / needed), least), size - 1)
+            whole = max(whole, needed)
+    if examples == size:
         return Planned(problem, basis=basis, seconds=seconds, text=f"at most {most}")
-    if not can_be_cut:
-        return _whole(problem, basis, seconds, _why_whole(whole, most, "a batch cannot be cut"))
-    examples = min(max(int((room - basis - IN_WORK * vector) / of_example), least), size - 1)
-    seconds, needed = _tried(problem, work, batch, examples)
-    if needed > room - basis:
-        examples = max(int(examples * (room - basis) / needed), least)
     if not problem.couples_examples and not adds_up(problem, batch, examples):
         why = "the loss compares the examples of a batch, or random numbers are drawn for all of them"
         return _whole(problem, basis, seconds * size / examples, _why_whole(whole, most, why))
