@@ -19,7 +19,7 @@ def deep(batches: int) -> wc.Problem:
 
 @pytest.mark.parametrize("operator", [wc.Hessian, wc.GGN])
 def test_over_several_batches_one_graph_lives_at_a_time(operator: type[wc.Hessian]) -> None:
-    """And the last product with it frees it on its way, so that several batches take less than one that is kept."""
+    """And the last product with it frees each part of it, so that several batches take less than one that is kept."""
     peaks = []
     for count in (1, 3):
         of = deep(count)

@@ -40,7 +40,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def transformer(*sizes: int, padded: int = 0) -> wc.Problem:
-    """Batches of these sizes, of which so many examples have padding in the last half of their places."""
+    """Batches of these sizes, of which this many examples have padding in the last half of their places."""
     batches = []
     for size in sizes:
         targets = integers(11, size, 6, seed=size)
@@ -147,24 +147,39 @@ def test_max_lr_by_pieces_is_that_of_the_whole() -> None:
     assert limit.lambda_error >= abs(limit.lambda_max - exact)
 
 
-@pytest.mark.usefixtures("limited")
-def test_max_lr_with_batchnorm_says_what_a_piece_is_normalized_by() -> None:
+def convolutional() -> wc.Problem:
     model = seeded(
         lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
     )
-    of = wc.Problem(model, nn.CrossEntropyLoss(), (normal(64, 3, 8, 8), integers(3, 64)))
-    limit = wc.max_lr(of, adam(of), max_matvecs=3)
-    (note,) = [note for note in limit.notes if "BatchNorm" in note]
-    examples = int(note.split("at most ")[1].split(",")[0])
-    assert "each batch of 64 examples is measured in pieces" in note
-    assert within_memory.FEWEST_NORMALIZED <= examples < 64
+    return wc.Problem(model, nn.CrossEntropyLoss(), (normal(64, 3, 8, 8), integers(3, 64)))
 
 
 @pytest.mark.usefixtures("limited")
-def test_a_loss_that_compares_examples_is_measured_whole_and_says_so() -> None:
-    of = perceptron(loss=contrastive, examples=128)
-    limit = wc.max_lr(of, max_matvecs=3)
-    assert any("as the loss compares the examples of a batch" in note for note in limit.notes)
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        (convolutional(), "a BatchNorm takes the statistics of all its examples"),
+        (perceptron(loss=contrastive, examples=128), "its examples depend on each other"),
+    ],
+)
+def test_a_batch_whose_examples_depend_on_each_other_waits_on_the_host_and_gives_the_same(
+    of: wc.Problem, why: str
+) -> None:
+    limit = wc.max_lr(of, max_matvecs=40, tol=1e-6, each_batch=True)
+    (note,) = [note for note in limit.notes if "waits in the host's memory" in note]
+    assert note.endswith(why)
+    exact = float(torch.linalg.eigvalsh(wc.Hessian(of).dense())[-1])
+    assert limit.lambda_max == pytest.approx(exact, rel=1e-6)
+    assert limit.batches[0].lambda_max == pytest.approx(exact, rel=1e-6)
+
+
+def test_what_waits_on_the_host_changes_no_number_but_by_rounding() -> None:
+    of = convolutional()
+    waiting = within_memory._waiting(of)
+    v = normal(of.size)
+    for operator in (wc.Hessian, wc.GGN):
+        expected, found = (operator(each) @ v for each in (of, waiting))
+        assert float((found - expected).norm()) <= 1e-14 * float(expected.norm())  # copies lie in memory in another way
 
 
 @pytest.mark.usefixtures("limited")

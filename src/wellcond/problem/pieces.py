@@ -17,7 +17,7 @@ from wellcond.problem.problem import Problem
 
 
 def in_pieces(problem: Problem, examples: int) -> Problem:
-    """The problem over pieces of its batches, with at most so many examples each, which count by their terms.
+    """The problem over pieces of its batches, with at most this many examples each, which count by their terms.
 
     Its means are those of the problem if the examples of a batch do not depend on each other (`adds_up`).
     """

@@ -1,7 +1,9 @@
-"""What a call holds on a GPU: at most twice its training step, if need be by pieces of a batch one after the other.
+"""What a call holds on a GPU: at most twice its training step.
 
 What is differentiated twice holds several times the memory of a training step in the same precision, and a script may
-train in half of it. So the memory is measured before the work: that of a step, and of the work on a few examples.
+train in half of it. So the memory is measured before the work: that of a step, and of the work on a few examples. If
+the whole does not fit, batches are measured in pieces one after the other; where the examples of a batch depend on each
+other, as in a BatchNorm, what its graph holds waits in the host's memory. Both give the numbers of the whole.
 """
 
 from __future__ import annotations
@@ -27,21 +29,19 @@ LIMITED = ("cuda",)
 OVER_STEP = 2.0
 """Most memory of a call, next to that of a training step."""
 TRIED = 8
-"""One example in so many is measured first."""
+"""One example in this number is measured first."""
 KEPT = 1.4
 """Memory of a graph for several products over that of one which is freed on the way: 1.3 to 1.36 for ResNet, ViT and
 GPT-2."""
 IN_WORK = 2
 """Vectors of all parameters that the work holds however few its examples are: gradients and a product."""
 FEWEST_NORMALIZED = 8
-"""Fewest examples of a piece whose statistics a BatchNorm takes."""
+"""Fewest examples that are tried where a BatchNorm takes their statistics."""
 
 CUT = "each batch of {size} examples is measured in pieces of at most {examples}, to hold at most {most}"
-NORMALIZED = (
-    CUT + "; a BatchNorm normalizes each piece by its own statistics, as in training on batches of that size. "
-    "wc.eigenvalues(wc.Hessian(problem)) takes whole batches"
+ON_HOST = (
+    "what the graph of a batch holds, about {needed} GiB, waits in the host's memory, to hold at most {most}, as {why}"
 )
-WHOLE = "it takes about {needed}, more than {most}, as {why}. Pass smaller batches, or measure on the CPU, to take less"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Planned:
     """How a problem is measured within the memory of its device.
 
     Attributes:
-        problem: The problem, or the same in pieces.
+        problem: The problem, or the same in pieces, or with graphs that wait on the host.
         examples: Most examples of a piece; None: batches are whole.
         pieces: Number of pieces of a batch.
         basis: Bytes that are left for stored vectors.
@@ -68,6 +68,8 @@ class Planned:
 
     def of(self, problem: Problem) -> Problem:
         """Another problem with batches of the same size, measured in the same way."""
+        if self.problem.waits_on_host:
+            return _waiting(problem)
         return problem if self.examples is None else in_pieces(problem, self.examples)
 
     def in_batches(self, cost: Cost) -> Cost:
@@ -91,7 +93,7 @@ def planned(
         work: Does the work once on every batch of a problem.
         vectors: Vectors of all parameters that are held besides.
         basis: Bytes of further vectors that it would like to store.
-        besides: Called after the work on a few examples with how many times as many there are in all; returns the
+        besides: Called after the work on a few examples with the number of all over theirs; returns the
             bytes of what the work on all has stored at its end.
         optimizer: Optimizer of the step; None: one like Adam.
     """
@@ -106,8 +108,7 @@ def planned(
     states, held = states_of(optimizer)
     step = (1 + states) * vector + max(activations, 2 * vector)  # at its end: gradients, and what it is computed with
     room = OVER_STEP * step - (1 + held + vectors) * vector
-    least = FEWEST_NORMALIZED if problem.couples_examples else 1
-    tried = min(max(size // TRIED, least), size)
+    tried = min(max(size // TRIED, FEWEST_NORMALIZED if problem.couples_examples else 1), size)
     can_be_cut = tried < size and runs_on_part(problem, batch)
     tried = tried if can_be_cut else size
     seconds, needed = _tried(problem, work, batch, tried)
@@ -119,22 +120,21 @@ def planned(
     most = f"{OVER_STEP * step / 2**30:.3g} GiB on the GPU, {OVER_STEP:g} times a training step"
     examples = size
     if whole > room - basis:
-        if not can_be_cut:
-            return _whole(problem, basis, seconds, _why_whole(whole, most, "a batch cannot be cut"))
-        examples = min(max(int((room - basis - IN_WORK * vector) / of_example), least), size - 1)
+        if not can_be_cut or problem.couples_examples:
+            why = "a BatchNorm takes the statistics of all its examples" if can_be_cut else "it cannot be cut"
+            return _on_host(problem, basis, seconds * size / tried, whole, most, why)
+        examples = min(max(int((room - basis - IN_WORK * vector) / of_example), 1), size - 1)
     if examples != tried:
         seconds, needed = _tried(problem, work, batch, examples)
         needed *= kept if examples == size else 1.0
         if needed > room - basis and can_be_cut:  # it does not grow as the examples do
-            examples = min(max(int(examples * (room - basis) / needed), least), size - 1)
+            examples = min(max(int(examples * (room - basis) / needed), 1), size - 1)
             whole = max(whole, needed)
     if examples == size:
         return Planned(problem, basis=basis, seconds=seconds, text=f"at most {most}")
-    if not problem.couples_examples and not adds_up(problem, batch, examples):
-        why = "the loss compares the examples of a batch, or random numbers are drawn for all of them"
-        return _whole(problem, basis, seconds * size / examples, _why_whole(whole, most, why))
+    if problem.couples_examples or not adds_up(problem, batch, examples):
+        return _on_host(problem, basis, seconds * size / examples, whole, most, "its examples depend on each other")
     pieces = math.ceil(size / examples)
-    note = NORMALIZED if problem.couples_examples else CUT
     return Planned(
         in_pieces(problem, examples),
         examples,
@@ -142,7 +142,7 @@ def planned(
         basis,
         seconds * pieces,
         f"at most {most}, by pieces of {examples} examples",
-        (note.format(size=size, examples=examples, most=most),),
+        (CUT.format(size=size, examples=examples, most=most),),
     )
 
 
@@ -195,9 +195,13 @@ def _tried(problem: Problem, work: Callable[[Problem], Any], batch: Batch, examp
     return measured
 
 
-def _whole(problem: Problem, basis: float, seconds: float, why: str) -> Planned:
-    return Planned(problem, basis=basis, seconds=seconds, text=why, notes=(why,))
+def _on_host(problem: Problem, basis: float, seconds: float, needed: float, most: str, why: str) -> Planned:
+    note = ON_HOST.format(needed=f"{needed / 2**30:.3g}", most=most, why=why)
+    return Planned(_waiting(problem), basis=basis, seconds=seconds, text=note, notes=(note,))
 
 
-def _why_whole(needed: float, most: str, why: str) -> str:
-    return WHOLE.format(needed=f"{needed / 2**30:.3g} GiB", most=most, why=why)
+def _waiting(problem: Problem) -> Problem:
+    """The problem, with what its graphs hold in the host's memory."""
+    waiting = Problem(problem.model, problem.loss, problem.source, problem.batchnorm, dropout=problem.dropout)
+    waiting.waits_on_host = True
+    return waiting

@@ -85,7 +85,7 @@ class Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def __truediv__(self, pieces: float) -> Cost:
-        """The cost in mini-batches of so many times as many examples."""
+        """The cost in mini-batches that are larger by this factor."""
         return Cost(self.forwards / pieces, self.backwards / pieces, self.matvecs, self.product_passes / pieces)
 
     def __str__(self) -> str:

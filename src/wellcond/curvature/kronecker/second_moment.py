@@ -152,7 +152,7 @@ class SecondMoment:
         return self.dimension <= self.exact and 8 * self.groups * self.dimension**2 <= LIMIT
 
     def size_of(self, count: float) -> float:
-        """Bytes that would be stored of so many rows."""
+        """Bytes that would be stored of this many rows."""
         if self._total is not None and self._total.dim() == 2:
             return 8.0 * self._total.numel()
         if self._matrix_fits and count >= self.dimension:

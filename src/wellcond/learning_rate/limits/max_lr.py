@@ -268,7 +268,7 @@ class _Search:
         announce(self.progress, most * (1 + Hessian.product_passes), seconds, memory=plan.text)
 
     def _most(self, size: int) -> int:
-        """Most products for one limit of so many parameters."""
+        """Most products for one limit of this many parameters."""
         default = MOST_OF_LARGE if size > LARGE else MOST_PRODUCTS
         return default if self.max_matvecs is None else self.max_matvecs
 
