@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.timing import environment
 from wellcond.optim.bnp import BNP
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.dataset import Dataset
@@ -187,13 +188,13 @@ def main() -> None:
             break
         runs.append(watched_run(seed, options.at, images, options.images, options.products, options.device))
         print(runs[-1], flush=True)
-        options.out.write_text(json.dumps(written(runs), indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(json.dumps(written(runs, options.device), indent=1) + "\n", encoding="utf-8")
 
 
-def written(runs: Sequence[Run]) -> dict[str, Any]:
-    """The runs as JSON."""
+def written(runs: Sequence[Run], device: torch.device) -> dict[str, Any]:
+    """The runs as JSON, with the machine."""
     return {
-        "torch": torch.__version__,
+        "environment": environment(device.type),
         "runs": [
             {
                 "seed": run.seed,

@@ -273,7 +273,7 @@ def test_the_limit_is_measured_along_a_run_and_written(tmp_path: Path, monkeypat
     (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
     assert run["step"] == [0, 2]
     assert not run["has_collapsed"]
-    assert bnp_limit.written(bnp_limit.read(out))["runs"] == [run]
+    assert bnp_limit.written(bnp_limit.read(out), torch.device("cpu"))["runs"] == [run]
     assert all(0 < share < 10 for share in run["lr_over_limit"])
 
 
