@@ -46,8 +46,11 @@ def depends_on_pairs(problem: Problem, batch: Batch) -> bool:
     others = _others(examples, 1)
 
     def varied(t: Tensor) -> Tensor:
-        noise = torch.randn(t.shape, generator=torch.Generator().manual_seed(1)).to(t)
-        return t + noise if t.is_floating_point() else t
+        if not t.is_floating_point():
+            return t
+        other = t + torch.randn(t.shape, generator=torch.Generator().manual_seed(1)).to(t)
+        # a loss of probabilities refuses what is none
+        return other.clamp(0, 1) if bool(((t >= 0) & (t <= 1)).all()) else other
 
     def in_place(output: Any) -> Any:
         return with_tensors(output, {id(t): varied(t) for t in _of_examples(output, examples)})
