@@ -26,7 +26,7 @@ from wellcond.diagnosis.probes.drawn import weighs_by_itself
 from wellcond.diagnosis.probes.dropped import Dropped, Undropped
 from wellcond.diagnosis.probes.goals import has_goals, moves_with_the_model
 from wellcond.diagnosis.probes.judges import is_judged_by_network
-from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
+from wellcond.diagnosis.probes.paired import Paired, loss_of_one_number, loss_of_one_point
 from wellcond.diagnosis.shared_norms import NORMS_AT_PLACES, shared_norm
 from wellcond.diagnosis.swamped import largest_alone, swamped
 from wellcond.diagnosis.token_labels import token_relation
@@ -379,7 +379,8 @@ def _one_answer(trained: Problem, batch: Batch, is_compared: bool) -> OneAnswer 
     """What one answer is worth; None if another network judges it, as a critic does: it may be right for all."""
     if is_judged_by_network(trained):
         return None
-    return OneAnswer(loss_of_one_point(trained, batch), is_compared, has_goals(trained))
+    loss = loss_of_one_point if is_compared else loss_of_one_number
+    return OneAnswer(loss(trained, batch), is_compared, has_goals(trained))
 
 
 def _other_pairs(batch: Batch) -> Batch:

@@ -180,7 +180,8 @@ class OneAnswer:
     """What one answer for all examples is worth, after the run at its own rate.
 
     Attributes:
-        loss: Loss of the first batch if all examples have the mean of the outputs.
+        loss: Loss of the first batch if all examples have the mean of the outputs; one number for all outputs where the
+            loss does not depend on which example they belong to.
         is_compared: Whether the loss depends on which example outputs belong to.
         has_goals: Whether a step compares outputs with tensors that it makes itself, such as labels of ones.
     """

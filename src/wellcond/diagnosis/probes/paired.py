@@ -104,6 +104,26 @@ def loss_of_one_point(problem: Problem, batch: Batch) -> float:
     return _loss(problem, batch, at_one_point)
 
 
+def loss_of_one_number(problem: Problem, batch: Batch) -> float:
+    """The loss if all outputs of all calls were one number, their mean; NaN if the model is not called as a whole.
+
+    A vector in place of a number would hold what is scored above next to what is scored below it.
+    """
+    examples = examples_in(batch)
+    seen: list[Tensor] = []
+
+    def noted(_call: int, output: Any) -> None:
+        seen.extend(t.detach().flatten() for t in _of_examples(output, examples) if t.is_floating_point())
+
+    def leveled(_call: int, output: Any) -> Any:
+        number = torch.cat(seen).mean()
+        own = [t for t in _of_examples(output, examples) if t.is_floating_point()]
+        return with_tensors(output, {id(t): 0 * t + number for t in own})
+
+    _loss(problem, batch, noted)
+    return _loss(problem, batch, leveled) if seen else math.nan
+
+
 def _others(examples: int, places: int) -> Tensor:
     """For each example another one: that many places on, in a random order. Nobody keeps its own."""
     order = torch.randperm(examples, generator=torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ from wellcond.results.quantities import TRAINING_LOSS
 
 @rule("output-loss-mismatch", quantity=TRAINING_LOSS)
 def one_for_all(evidence: Evidence) -> Iterator[Finding]:
-    """A step without targets whose loss falls to a twentieth, and is as low with one answer for all examples.
+    """A step without targets whose loss falls to a fifth, and is as low with one answer for all examples.
 
     All scores are drawn the same way, those of pairs that belong together and of those that do not. A warning: see
     constant-target.
