@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
 
@@ -127,6 +128,6 @@ def test_labels_of_a_whole_epoch_that_are_all_zero(value: float, expected: list[
     labels = torch.zeros(512, 1)
     labels[::3] = value
     model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 1))
-    problem = wc.Problem(model, nn.BCEWithLogitsLoss(), [*zip(REAL.split(16), labels.split(16), strict=True)])
+    problem = wc.Problem(model, nn.BCEWithLogitsLoss(), DataLoader(TensorDataset(REAL, labels), 16, shuffle=True))
     found = wc.diagnose(problem, torch.optim.Adam(model.parameters(), lr=1e-4)).findings
     assert [each.rule for each in found if each.rule == "constant-target" and each.severity != "note"] == expected
