@@ -15,7 +15,7 @@ import wellcond as wc
 
 G = torch.Generator().manual_seed(0)
 REAL, FAKE = 0.3 * torch.randn(512, 2, generator=G) + 2, torch.randn(512, 2, generator=G)
-CENTRE, CONTEXT = torch.randint(40, (1024,), generator=G), torch.randint(40, (1024, 4), generator=G)
+MIDDLE, CONTEXT = torch.randint(40, (1024,), generator=G), torch.randint(40, (1024, 4), generator=G)
 WALKS = torch.randn(2, 512, 10, 3, generator=G)
 VALUES = (WALKS[..., 0] * torch.linspace(-1, 1, 10)).sum(2)
 Step = Callable[[nn.Module, Any], Tensor]
@@ -42,10 +42,10 @@ class Scored(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.centre, self.context = nn.Embedding(40, 16), nn.Embedding(40, 16)
+        self.word, self.context = nn.Embedding(40, 16), nn.Embedding(40, 16)
 
     def forward(self, word: Tensor, others: Tensor) -> Tensor:
-        return torch.einsum("nd,nkd->nk", self.centre(word), self.context(others))
+        return torch.einsum("nd,nkd->nk", self.word(word), self.context(others))
 
 
 def neighbors(sign: float) -> Step:
@@ -83,8 +83,8 @@ def verdict(model: Callable[[], nn.Module], step: Step, data: tuple[Tensor, ...]
     network = model()
     batches = [tuple(t[i : i + 64] for t in data) for i in range(0, len(data[0]), 64)]
     problem = wc.Problem.from_step(network, step, batches)
-    found = wc.diagnose(problem, torch.optim.Adam(network.parameters(), lr=lr)).findings
-    return [(each.rule, each.severity) for each in found if each.severity != "note"]
+    findings = wc.diagnose(problem, torch.optim.Adam(network.parameters(), lr=lr)).findings
+    return [(each.rule, each.severity) for each in findings if each.severity != "note"]
 
 
 @pytest.mark.slow
@@ -95,8 +95,8 @@ def test_labels_of_reals_filled_in_place() -> None:
 
 @pytest.mark.slow
 def test_drawn_words_are_drawn_near() -> None:
-    assert verdict(Scored, neighbors(1.0), (CENTRE, CONTEXT), 5e-2) == [("output-loss-mismatch", "warning")]
-    assert verdict(Scored, neighbors(-1.0), (CENTRE, CONTEXT), 5e-2) == []
+    assert verdict(Scored, neighbors(1.0), (MIDDLE, CONTEXT), 5e-2) == [("output-loss-mismatch", "warning")]
+    assert verdict(Scored, neighbors(-1.0), (MIDDLE, CONTEXT), 5e-2) == []
 
 
 @pytest.mark.slow
@@ -129,8 +129,8 @@ def test_labels_of_a_whole_epoch_that_are_all_zero(value: float, expected: list[
     labels[::3] = value
     model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 1))
     problem = wc.Problem(model, nn.BCEWithLogitsLoss(), DataLoader(TensorDataset(REAL, labels), 16, shuffle=True))
-    found = wc.diagnose(problem, torch.optim.Adam(model.parameters(), lr=1e-4)).findings
-    assert [each.rule for each in found if each.rule == "constant-target" and each.severity != "note"] == expected
+    findings = wc.diagnose(problem, torch.optim.Adam(model.parameters(), lr=1e-4)).findings
+    assert [each.rule for each in findings if each.rule == "constant-target" and each.severity != "note"] == expected
 
 
 class Recurrent(nn.Module):
@@ -151,13 +151,15 @@ class Recurrent(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scale", "is_behind"), [(1.0, True), (96**-0.5, False)])
-def test_a_network_far_behind_a_fit(scale: float, is_behind: bool) -> None:
+@pytest.mark.parametrize(("scale", "is_worse"), [(1.0, True), (96**-0.5, False)])
+def test_a_network_far_worse_than_a_fit(scale: float, is_worse: bool) -> None:
     draw = torch.Generator().manual_seed(0)
     letters, label = torch.randint(5, 12, (1024, 12), generator=draw), torch.randint(0, 4, (1024,), generator=draw)
     letters[torch.arange(1024), torch.randint(1, 8, (1024,), generator=draw)] = label
     torch.manual_seed(0)
     model = Recurrent(scale)
     loader = DataLoader(TensorDataset(letters, label), 64, shuffle=True)
-    found = wc.diagnose(wc.Problem(model, nn.CrossEntropyLoss(), loader), torch.optim.Adam(model.parameters())).findings
-    assert any(each.rule == "loss-not-decreasing" and each.severity == "warning" for each in found) == is_behind
+    findings = wc.diagnose(
+        wc.Problem(model, nn.CrossEntropyLoss(), loader), torch.optim.Adam(model.parameters())
+    ).findings
+    assert any(each.rule == "loss-not-decreasing" and each.severity == "warning" for each in findings) == is_worse

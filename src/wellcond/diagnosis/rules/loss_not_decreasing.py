@@ -55,7 +55,7 @@ FITTED = Condition(
     "what a fit of the data gets wrong / what a constant does", 0.1,
     origin="a tenth; sound set-ups that end above the next limit at three rates have 0.44 and more",
 )  # fmt: skip
-FAR_BEHIND = Condition(
+FAR_WORSE = Condition(
     "loss after / loss of a constant, at the best rate", 0.7,
     origin="of 150 sound set-ups none ends above 0.67 whose targets a fit tells half as wrong as a constant",
 )  # fmt: skip
@@ -219,7 +219,7 @@ def no_better_than_one_answer(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("loss-not-decreasing", quantity=TRAINING_LOSS)
-def behind_a_fit(evidence: Evidence) -> Iterator[Finding]:
+def worse_than_a_fit(evidence: Evidence) -> Iterator[Finding]:
     """A network that gets hardly below a constant at any rate, although a simple fit of the same data is nearly right.
 
     A linear or a smooth fit, or the nearest neighbor, gets less than a tenth as much wrong as a constant, for examples
@@ -234,7 +234,7 @@ def behind_a_fit(evidence: Evidence) -> Iterator[Finding]:
         return
     fit = min(relation.linear_error, relation.other_error)
     best = min(each.loss for each in trial.attempts if math.isfinite(each.loss)) / trial.constant
-    if not (PREDICTS.is_warning(relation.best) and fit < FITTED.at and best > FAR_BEHIND.at):
+    if not (PREDICTS.is_warning(relation.best) and fit < FITTED.at and best > FAR_WORSE.at):
         return
     yield Finding(
         rule="loss-not-decreasing",
