@@ -37,7 +37,7 @@ NEGATIVE = Condition(
 
 AVOIDED = Threshold(
     "correlation of right actions with the slope of the loss in their scores", 0.5, math.nan,
-    origin="-0.99 and below for sound policies, with an entropy bonus or without, and as much above 0 without the minus",
+    origin="-0.99 and below for sound policies, with an entropy bonus or without, and the opposite without the minus",
 )  # fmt: skip
 
 
