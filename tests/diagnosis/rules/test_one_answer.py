@@ -131,35 +131,3 @@ def test_labels_of_a_whole_epoch_that_are_all_zero(value: float, expected: list[
     problem = wc.Problem(model, nn.BCEWithLogitsLoss(), DataLoader(TensorDataset(REAL, labels), 16, shuffle=True))
     findings = wc.diagnose(problem, torch.optim.Adam(model.parameters(), lr=1e-4)).findings
     assert [each.rule for each in findings if each.rule == "constant-target" and each.severity != "note"] == expected
-
-
-class Recurrent(nn.Module):
-    """An LSTM by hand, which says which of four letters occurs."""
-
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.letters, self.out = nn.Embedding(12, 32), nn.Linear(64, 4)
-        self.weight, self.bias = nn.Parameter(scale * torch.randn(96, 256)), nn.Parameter(torch.zeros(256))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = c = torch.zeros(len(x), 64)
-        for t in range(x.shape[1]):
-            i, f, o, g = (torch.cat([self.letters(x[:, t]), h], 1) @ self.weight + self.bias).chunk(4, 1)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-        return self.out(h)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scale", "is_worse"), [(1.0, True), (96**-0.5, False)])
-def test_a_network_far_worse_than_a_fit(scale: float, is_worse: bool) -> None:
-    draw = torch.Generator().manual_seed(0)
-    letters, label = torch.randint(5, 12, (1024, 12), generator=draw), torch.randint(0, 4, (1024,), generator=draw)
-    letters[torch.arange(1024), torch.randint(1, 8, (1024,), generator=draw)] = label
-    torch.manual_seed(0)
-    model = Recurrent(scale)
-    loader = DataLoader(TensorDataset(letters, label), 64, shuffle=True)
-    findings = wc.diagnose(
-        wc.Problem(model, nn.CrossEntropyLoss(), loader), torch.optim.Adam(model.parameters())
-    ).findings
-    assert any(each.rule == "loss-not-decreasing" and each.severity == "warning" for each in findings) == is_worse

@@ -51,15 +51,6 @@ PROPORTIONATE = Condition(
     origin="10 for a tenfold rate where the loss falls in proportion to it; about 1 or less where nothing is learned",
 )  # fmt: skip
 
-FITTED = Condition(
-    "what a fit of the data gets wrong / what a constant does", 0.1,
-    origin="0.2 and more in sound set-ups that end above the next limit at three rates",
-)  # fmt: skip
-FAR_WORSE = Condition(
-    "loss after / loss of a constant, at the best rate", 0.7,
-    origin="sound set-ups that a fit does as well on end at 0.63 at most",
-)  # fmt: skip
-
 HALVED = Condition("loss of eight examples after / before", 0.5, origin="it fell to a constant's, and may go on")
 NEARLY_CONSTANT = Condition("the same", 0.01, origin="a squared error of a tenth of the size is left")
 LEAVES = Condition("loss of eight examples after 160 steps / after 53", 0.95, origin="it goes on falling")
@@ -215,38 +206,6 @@ def no_better_than_one_answer(evidence: Evidence) -> Iterator[Finding]:
         reason="What would tell the examples apart does not come to the outputs, or is not what the loss asks for.",
         remedy="# try to fit eight examples with Adam; then compare what each layer makes of two of them",
         rows=run_rows(trial, own),
-    )
-
-
-@rule("loss-not-decreasing", quantity=TRAINING_LOSS)
-def worse_than_a_fit(evidence: Evidence) -> Iterator[Finding]:
-    """A network that gets hardly below a constant at any rate, although a simple fit of the same data is nearly right.
-
-    A linear or a smooth fit, or the nearest neighbor, gets less than a tenth as much wrong as a constant, for examples
-    that it has not seen; its own run, of 50 steps at least, and those at two other rates end no lower than 30 % below a
-    constant. A warning: it may start slowly.
-    """
-    trial = evidence.trial
-    relation = None if trial is None else trial.relation or trial.token_relation
-    if trial is None or relation is None or trial.has_learned or trial.learns_nothing or not trial.is_long:
-        return
-    if trial.constant is None or trial.constant <= 0 or len(trial.attempts) < RATES_TRIED:
-        return
-    fit = min(relation.linear_error, relation.other_error)
-    best = min(each.loss for each in trial.attempts if math.isfinite(each.loss)) / trial.constant
-    if not (PREDICTS.is_warning(relation.best) and fit < FITTED.at and best > FAR_WORSE.at):
-        return
-    yield Finding(
-        rule="loss-not-decreasing",
-        severity="warning",
-        basis="tried",
-        summary=f"at no rate that was tried does the loss fall below {number(100 * best)} % of a constant's, although "
-        f"a simple fit of the same inputs gets only {number(100 * fit)} % as much wrong as a constant.",
-        evidence={"best loss / loss of a constant": best, "error of a fit / error of a constant": fit},
-        reason="What the inputs plainly tell comes to the outputs only with difficulty: gates or activations that "
-        "start shut, a signal that fades, inputs that the model reads at the wrong places.",
-        remedy="# compare what each layer gives for two examples, and the scale of its first weights with 1/√inputs",
-        rows=run_rows(trial, *(() if trial.own is None else (trial.own,))),
     )
 
 
