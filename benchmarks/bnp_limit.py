@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.timing import environment
 from wellcond.optim.bnp import BNP
 from wellcond_papers.data.batches import Batches
 from wellcond_papers.data.dataset import Dataset
@@ -152,11 +153,16 @@ class Run:
     looks: list[Look]
 
     @property
-    def has_collapsed(self) -> bool:
-        """Whether it guesses worse than at random, or not at all, after it had learned something."""
+    def collapse(self) -> int | None:
+        """The first look at which it guesses worse than at random, or not at all, after it had learned something."""
         losses = [look.loss for look in self.looks]
         learned = next((k for k, loss in enumerate(losses) if loss < math.log(10) - GUESSING), len(losses))
-        return any(not loss < math.log(10) + GUESSING for loss in losses[learned:])
+        return next((k for k in range(learned, len(losses)) if not losses[k] < math.log(10) + GUESSING), None)
+
+    @property
+    def has_collapsed(self) -> bool:
+        """Whether there is such a look."""
+        return self.collapse is not None
 
     def __str__(self) -> str:
         looks = "  ".join(f"{look.step}: {look.loss:.3f} at {look.lr_over_limit:.2f}" for look in self.looks)
@@ -182,13 +188,13 @@ def main() -> None:
             break
         runs.append(watched_run(seed, options.at, images, options.images, options.products, options.device))
         print(runs[-1], flush=True)
-        options.out.write_text(json.dumps(written(runs), indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(json.dumps(written(runs, options.device), indent=1) + "\n", encoding="utf-8")
 
 
-def written(runs: Sequence[Run]) -> dict[str, Any]:
-    """The runs as JSON."""
+def written(runs: Sequence[Run], device: torch.device) -> dict[str, Any]:
+    """The runs as JSON, with the machine."""
     return {
-        "torch": torch.__version__,
+        "environment": environment(device.type),
         "runs": [
             {
                 "seed": run.seed,
@@ -200,6 +206,15 @@ def written(runs: Sequence[Run]) -> dict[str, Any]:
             for run in runs
         ],
     }
+
+
+def read(path: Path) -> list[Run]:
+    """The runs of a file."""
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    series = ("step", "loss", "lr_over_limit")
+    return [
+        Run(run["seed"], [Look(*look) for look in zip(*(run[name] for name in series), strict=True)]) for run in runs
+    ]
 
 
 def positions_of(model: nn.Module, x: Tensor) -> dict[str, int]:

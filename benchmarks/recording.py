@@ -33,8 +33,8 @@ PEERS_TURN = 5
 WATCHED_STEPS = 200
 """Steps in which operations that wait for a GPU are looked for."""
 LONGER = 4
-"""A second eager run on a GPU takes this many times the steps: 5 % of 500 steps of a few milliseconds do not pay for
-ten products with the Hessian."""
+"""On a GPU, times the steps in a second eager run: 5 % of 500 steps of a few milliseconds do not pay for ten
+products with the Hessian."""
 LONGEST = 330.0
 """Seconds after which nothing further is begun."""
 Loss = Callable[[Any, Any], Tensor]

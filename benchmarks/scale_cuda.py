@@ -2,6 +2,7 @@
 
     python -m benchmarks.scale_cuda --device cuda --out scale_cuda.json                  # all parts
     python -m benchmarks.scale_cuda --device cuda --out prices.json --part prices --only GPT-2
+    python -m benchmarks.scale_cuda --part prices --only "ViT-B, bf" "GPT-2, bf" --tasks max_lr conditioning
     python -m benchmarks.scale_cuda --device cpu --out small.json --small                # tiny sizes, to try it
 
 It needs torch and numpy. An entry that fails says why, and the file is written after each. Verdict cases on data of
@@ -15,7 +16,7 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,7 @@ def _set_tf32(allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = allowed
 
 
+TASKS = ("diagnose", "conditioning", "max_lr", "suggest_lr")
 WARM_UP, TIMED = 4, 12
 """Steps of the script itself that are taken, and of which the median is a training step."""
 
@@ -174,14 +176,16 @@ class Meter:
         return torch.cuda.max_memory_allocated() if self.is_cuda else 0
 
 
-def prices(device: str, small: bool, _data: str | None) -> Iterator[Entry]:
+def prices(device: str, small: bool, _data: str | None, tasks: Collection[str] = TASKS) -> Iterator[Entry]:
     for network, make in _networks(small).items():
         for precision in PRECISIONS:
-            yield f"{network}, {precision}", lambda m=make, p=precision: _priced(m, p, device, small)  # type: ignore[misc]
+            yield f"{network}, {precision}", lambda m=make, p=precision: _priced(m, p, device, small, tasks)  # type: ignore[misc]
     yield "GPT 1.3B, bfloat16", lambda: _billion(device, small)
 
 
-def _priced(make: Callable[[], Any], precision: str, device: str, small: bool) -> dict[str, Any]:
+def _priced(
+    make: Callable[[], Any], precision: str, device: str, small: bool, chosen: Collection[str]
+) -> dict[str, Any]:
     allowed, dtype = PRECISIONS[precision]
     torch.manual_seed(0)
     model, batches = make()
@@ -200,6 +204,8 @@ def _priced(make: Callable[[], Any], precision: str, device: str, small: bool) -
             "suggest_lr": lambda p, o: wc.suggest_lr(p, o, steps=100, max_steps=50 if not small else 24),
         }
         for task, run in tasks.items():
+            if task not in chosen:
+                continue
             problem = wc.Problem(model, cross_entropy, batches, autocast=dtype)
             optimizer = AdamW(model.parameters(), 1e-4)
             try:
@@ -207,6 +213,8 @@ def _priced(make: Callable[[], Any], precision: str, device: str, small: bool) -
             except Exception as error:
                 row[task] = {"error": _first_line(error)}
                 continue
+            notes = [*getattr(result, "notes", ()), *getattr(getattr(result, "limit", None), "notes", ())]
+            numbers["notes"] = [note for note in notes if "GPU" in note]
             numbers["counted_u"] = result.cost.u if hasattr(result, "cost") else None
             if isinstance(result, wc.Diagnosis):
                 numbers["parts"] = {p.name: [round(p.seconds, 3), p.outcome, round(p.cost.u, 1)] for p in result.parts}
@@ -428,6 +436,7 @@ def main() -> None:
     parser.add_argument("--out", default="scale_cuda.json")
     parser.add_argument("--part", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--only", nargs="*", default=[], help="entries whose names contain one of these")
+    parser.add_argument("--tasks", nargs="*", choices=TASKS, default=list(TASKS), help="which calls have a price")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further entry after this time")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--data")
@@ -440,7 +449,8 @@ def main() -> None:
     begin = time.perf_counter()
     for part in options.part:
         results[part] = {}
-        for name, entry in PARTS[part](options.device, options.small, options.data):
+        of_part = [options.tasks] if part == "prices" else []
+        for name, entry in PARTS[part](options.device, options.small, options.data, *of_part):
             if options.only and not any(word in name for word in options.only):
                 continue
             if time.perf_counter() - begin > options.seconds:

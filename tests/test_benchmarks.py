@@ -273,18 +273,20 @@ def test_the_limit_is_measured_along_a_run_and_written(tmp_path: Path, monkeypat
     (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
     assert run["step"] == [0, 2]
     assert not run["has_collapsed"]
+    assert bnp_limit.written(bnp_limit.read(out), torch.device("cpu"))["runs"] == [run]
     assert all(0 < share < 10 for share in run["lr_over_limit"])
 
 
 @pytest.mark.parametrize(
     ("losses", "expected"),
-    [((2.3, 1.5, 9.0, 2.1), True), ((2.3, 1.5, math.nan), True), ((2.3, 2.5, 1.5), False), ((2.3, 2.3, 2.3), False)],
+    [((2.3, 1.5, 9.0, 2.1), 2), ((2.3, 1.5, math.nan), 2), ((2.3, 2.5, 1.5), None), ((2.3, 2.3, 2.3), None)],
 )
 def test_a_run_that_is_worse_than_guessing_after_it_learned_has_collapsed(
-    losses: tuple[float, ...], expected: bool
+    losses: tuple[float, ...], expected: int | None
 ) -> None:
     looks = [bnp_limit.Look(step, loss, 1.0) for step, loss in enumerate(losses)]
-    assert bnp_limit.Run(0, looks).has_collapsed == expected
+    assert bnp_limit.Run(0, looks).collapse == expected
+    assert bnp_limit.Run(0, looks).has_collapsed == (expected is not None)
 
 
 def test_the_limit_is_that_of_the_dense_preconditioned_hessian(preconditioned: Preconditioned) -> None:

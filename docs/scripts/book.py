@@ -95,6 +95,7 @@ def section(name: str) -> str:
     if not scales:
         needs = ", ".join(of.data("paper"))
         lines.append(f"*Not run{f': it needs {needs}' if needs else ''}.* `wellcond reproduce {name} --scale paper`")
+    is_judged = False
     for scale, run in scales.items():
         minutes = sum(record.seconds for record in run.table) / 60
         count = f"{len(run.table)} of {len(run.table) + len(run.missing)}" if run.missing else f"{len(run.table)}"
@@ -106,8 +107,8 @@ def section(name: str) -> str:
         )
         if scale == "stand-in":
             lines.append(f"A stand-in: {of.stand_in}")
-        is_largest = scale == next(iter(scales))
-        lines += [claims(run) if is_largest else decided_claims(run), reasons(run)]
+        lines += [decided_claims(run) if is_judged else claims(run), reasons(run)]
+        is_judged = is_judged or bears(run)
         differs = list(departures(run))
         if differs:
             lines.append("Differs from the paper: " + ". ".join(text.rstrip(".") for text in differs) + ".")
@@ -189,9 +190,14 @@ def counted(run: Reproduction) -> str:
     return f"of {len(outcomes)}: {', '.join(parts)}"
 
 
+def bears(run: Reproduction) -> bool:
+    """Whether anything that was measured bears on a claim; of a table that was just begun nothing does."""
+    return run.verdict() != "not tested"
+
+
 def largest_runs() -> list[Reproduction]:
-    """The run of every experiment at the largest scale that is committed."""
-    return [next(iter(scales.values())) for name in names() if (scales := runs(name))]
+    """The run of every experiment at the largest scale that bears on its claims."""
+    return [run for name in names() if (run := next(filter(bears, runs(name).values()), None))]
 
 
 def ran() -> str:
@@ -202,7 +208,7 @@ def ran() -> str:
     if partial:
         counts.append(f"{partial} of them in part")
     were_run = f"Of {len(names())} figures and tables {len(largest)} were run"
-    return f"{were_run}, counted by their largest scale: {', '.join(counts)}."
+    return f"{were_run}, counted by the largest scale that bears on a claim: {', '.join(counts)}."
 
 
 def totals() -> str:

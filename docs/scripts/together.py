@@ -6,8 +6,9 @@ python docs/scripts/together.py
 
 from __future__ import annotations
 
-import json
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ from wellcond_papers.papers.wei2019.fig1 import lambdas
 sys.path.insert(0, str(Path(__file__).parent))
 import book
 
+from benchmarks import bnp_limit
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -34,6 +37,8 @@ LIMIT_RUNS = Path(__file__).parents[2] / "benchmarks" / "results" / "bnp_limit_c
 BN, PLAIN = look_of(0), look_of(1)
 TICKS = (2.0, 1.0, 0.5, 0.2, 0.05, 0.01, 0.001)
 """Losses that are named on an axis."""
+RATIOS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Rates over their limit that are."""
 
 
 def draw() -> Figure:
@@ -100,22 +105,36 @@ def draw_beta(axes: Axes) -> None:
 
 
 def draw_limit() -> Figure:
-    """Loss, and rate over its limit, along runs of BNP; those that collapse in color."""
-    figure, axes = panels(["loss of 512 training images over the steps", "rate over its limit 2/λ over the steps"])
+    """Loss, and rate over its limit, along runs of BNP; those that collapse in color, up to there on the right."""
+    figure, axes = panels(["loss of 512 training images", "rate over its limit 2/λ, up to a collapse"])
     loss, share = axes.values()
-    collapsed = 0
-    for run in sorted(json.loads(LIMIT_RUNS.read_text(encoding="utf-8"))["runs"], key=lambda run: run["has_collapsed"]):
-        look = {"color": GRAY, "alpha": 0.5, "linewidth": 0.8}
-        if run["has_collapsed"]:
-            look = look_of(collapsed) | {"label": f"collapses, seed {run['seed']}"}
-            collapsed += 1
-        loss.plot(run["step"], run["loss"], **look)
-        share.plot(run["step"], run["lr_over_limit"], **look)
+    runs = bnp_limit.read(LIMIT_RUNS)
+    steady, lost = ([run for run in runs if run.has_collapsed is collapses] for collapses in (False, True))
+    faint = {"color": GRAY, "alpha": 0.5, "linewidth": 0.8}
+    for run in steady:
+        label = f"{len(steady)} go well" if run is steady[0] else None
+        loss.plot(*columns(run.looks, "loss"), **faint, label=label)
+        share.plot(*columns(run.looks, "lr_over_limit"), **faint)
+    for place, run in enumerate(lost):
+        look, before = look_of(place), run.looks[: run.collapse]
+        loss.plot(*columns(run.looks, "loss"), **look, label=f"seed {run.seed} collapses")
+        share.plot(*columns(before, "lr_over_limit"), **look)
+        share.plot(before[-1].step, before[-1].lr_over_limit, "o", color=look["color"])
+    loss.axhline(math.log(10), color="black", linewidth=1.0)
+    loss.text(0, 1.1 * math.log(10), "guessing", va="bottom")
     share.axhline(1.0, color="black", linewidth=1.0)
+    share.text(0, 1.1, "limit", va="bottom")
     for each in (loss, share):
         each.set(yscale="log", xlabel="step")
-    legend_below(figure, loss)
+    share.set_yticks(RATIOS, [f"{ratio:g}" for ratio in RATIOS])
+    share.minorticks_off()
+    legend_below(figure, loss, columns=5)
     return figure
+
+
+def columns(looks: Sequence[bnp_limit.Look], quantity: str) -> tuple[list[int], list[float]]:
+    """The steps of some looks, and what was measured there."""
+    return [look.step for look in looks], [getattr(look, quantity) for look in looks]
 
 
 def main() -> None:

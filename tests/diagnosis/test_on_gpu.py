@@ -12,13 +12,13 @@ import wellcond as wc
 from wellcond.diagnosis.on_gpu import (
     FEWEST_COUPLED,
     MOST_SLOWER,
-    OVER_STEP,
     PRODUCT_COPIES,
     OnGpu,
     on_gpu,
     plan,
     with_fewer_examples,
 )
+from wellcond.problem.within_memory import OVER_STEP
 
 GIB = 2.0**30
 

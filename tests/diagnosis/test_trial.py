@@ -20,13 +20,14 @@ from wellcond.diagnosis import diagnose as diagnose_module
 from wellcond.diagnosis import labels as labels_module
 from wellcond.diagnosis import mini_batches as mini_batches_module
 from wellcond.diagnosis.labels import relation
-from wellcond.diagnosis.mini_batches import cut, for_probes, mini_batches
+from wellcond.diagnosis.mini_batches import for_probes, mini_batches
 from wellcond.diagnosis.token_labels import token_relation
 from wellcond.diagnosis.trial import trial, trial_price
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.loss.likelihoods import CrossEntropy
+from wellcond.problem.pieces import cut
 from wellcond.results.run import Run
 
 

@@ -24,8 +24,9 @@ from wellcond.problem.ranks.orders import Member, order, shared_work
 ParameterBlock = Sequence[int]
 """Positions of some parameters in the operator."""
 
-Product = Callable[[ParameterBlock, Sequence[Tensor]], Sequence[Tensor | None]]
-"""The product of a diagonal block with one tensor for each of its parameters; None stands for zero."""
+Product = Callable[[ParameterBlock, Sequence[Tensor], bool], Sequence[Tensor | None]]
+"""The product of a diagonal block with one tensor for each of its parameters, None standing for zero; and whether the
+graph is kept for another one. The last product frees each part of the graph once it is done with it."""
 
 Gradients = Sequence[Tensor | None]
 """Gradients of a batch's mean loss, by parameter; None stands for zero."""
@@ -187,15 +188,19 @@ class CurvatureOperator(TensorOperator):
             named = [[names[i] for i in block] for block, _ in jobs]
             totals = [torch.zeros_like(columns.T) for _, columns in jobs]
             for batch in batches:
+                left = sum(map(len, totals))
                 for total, chosen, (block, columns) in zip(totals, named, jobs, strict=True):
                     for row, column in zip(total, columns.T, strict=True):
-                        parts = batch.product(block, self.split(column, chosen))
+                        left -= 1
+                        is_kept = left > 0 or self.problem.is_one_batch
+                        parts = batch.product(block, self.split(column, chosen), is_kept)
                         for place, part in zip(self.split(row, chosen), parts, strict=True):
                             if part is not None:
                                 place.add_(part, alpha=batch.weight)
                 passed.weight += batch.weight
                 passed.terms += batch.terms
                 passed.passes += 1
+                del batch  # its graph would live until the next one is built
         return totals, passed
 
     # graphs
@@ -214,9 +219,11 @@ class CurvatureOperator(TensorOperator):
         params = list(self.params.values())
         with contextlib.closing(self.problem.data()) as data:
             for index, batch in data:
-                evaluation = self.problem.evaluate(index, batch)
-                self.problem.count_backward()
-                yield Linearized(*self._linearize(evaluation, params), evaluation.weight, evaluation.terms)
+                yield self._linearized_batch(self.problem.evaluate(index, batch), params)
+
+    def _linearized_batch(self, evaluation: Evaluation, params: Sequence[Tensor]) -> Linearized:
+        self.problem.count_backward()
+        return Linearized(*self._linearize(evaluation, params), evaluation.weight, evaluation.terms)
 
     def _state(self, held: Snapshot, *, is_passing: bool = False) -> Fingerprint:
         """Fingerprint of everything that a kept graph depends on."""

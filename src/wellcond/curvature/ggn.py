@@ -48,11 +48,11 @@ class OutputCurvature(CurvatureOperator):
         outputs = tensor_outputs(evaluation)
         curvature = self._output_product(evaluation, outputs.detach().requires_grad_())
         if not outputs.requires_grad:
-            return lambda block, v: [None] * len(block), lambda: [None] * len(params)
+            return lambda block, v, is_kept: [None] * len(block), lambda: [None] * len(params)
         cotangent = torch.zeros_like(outputs, requires_grad=True)
         pulled_back = torch.autograd.grad(outputs, params, cotangent, create_graph=True, allow_unused=True)
 
-        def product(block: ParameterBlock, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        def product(block: ParameterBlock, v: Sequence[Tensor], is_kept: bool) -> Sequence[Tensor | None]:
             pairs = [(pulled_back[i], vector) for i, vector in zip(block, v, strict=True)]
             used = [(root, vector) for root, vector in pairs if root is not None]
             if not used:
@@ -62,7 +62,7 @@ class OutputCurvature(CurvatureOperator):
             (jv,) = torch.autograd.grad(roots, cotangent, vectors, retain_graph=True)
             # Jv → BJv → JᵀBJv
             inputs = [params[i] for i in block]
-            return torch.autograd.grad(outputs, inputs, curvature(jv), retain_graph=True, allow_unused=True)
+            return torch.autograd.grad(outputs, inputs, curvature(jv), retain_graph=is_kept, allow_unused=True)
 
         return product, gradients
 

@@ -51,14 +51,14 @@ class Hessian(CurvatureOperator):
 def hessian_product(gradients: Gradients, params: Sequence[Tensor]) -> Product:
     """v ↦ ∇²loss · v through the graph of the gradient."""
 
-    def product(block: ParameterBlock, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    def product(block: ParameterBlock, v: Sequence[Tensor], is_kept: bool) -> Sequence[Tensor | None]:
         pairs = [(gradients[i], vector) for i, vector in zip(block, v, strict=True)]
         curved = [(g, vector) for g, vector in pairs if g is not None and g.requires_grad]
         if not curved:
             return [None] * len(block)
         roots, cotangents = zip(*curved, strict=True)
         inputs = [params[i] for i in block]
-        return torch.autograd.grad(roots, inputs, cotangents, retain_graph=True, allow_unused=True)
+        return torch.autograd.grad(roots, inputs, cotangents, retain_graph=is_kept, allow_unused=True)
 
     return product
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from wellcond.diagnosis.mini_batches import first_examples, runs_on_part
 from wellcond.network.isolation.arithmetic import attention_of_training, trained_in
 from wellcond.problem.batches import examples_in
+from wellcond.problem.pieces import first_examples, runs_on_part
 from wellcond.problem.problem import Problem
+from wellcond.problem.within_memory import OVER_STEP, passed
 
 MOST_SLOWER = 16.0
 """Largest ratio of seconds that is planned with."""
@@ -26,8 +25,6 @@ TWICE = 4.0
 whose spectra are computed, take about as much: 0.9 times it for ResNet-50, 3 to 4 for GPT-2."""
 STEP_COPIES, PRODUCT_COPIES = 4, 6
 """Vectors of all parameters that a training step with Adam holds, and those of a product next to Lanczos' basis."""
-OVER_STEP = 2.0
-"""Most memory of a diagnosis, next to that of a training step."""
 TIMED_STEPS = 2
 """Steps that are timed in each precision, of which the faster one counts."""
 FEWEST_COUPLED = 16
@@ -73,9 +70,9 @@ def on_gpu(problem: Problem) -> OnGpu | None:
         return None
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         size = examples_in(next(data)[1])
-    trained, activations = min(_step(problem, attention_of_training) for _ in range(TIMED_STEPS))
+    trained, activations = min(passed(problem, attention_of_training) for _ in range(TIMED_STEPS))
     with trained_in(None):
-        full, in_full = min(_step(problem) for _ in range(TIMED_STEPS))
+        full, in_full = min(passed(problem) for _ in range(TIMED_STEPS))
     return plan(
         seconds=trained,
         ratio=full / trained,
@@ -136,24 +133,6 @@ def with_fewer_examples(problem: Problem, examples: int) -> Problem:
     if larger is None or not runs_on_part(problem, larger):
         return problem
     fewer = [first_examples(batch, examples) for batch in batches]
-    return Problem(problem.model, problem.loss, fewer, problem.batchnorm, dropout=problem.dropout)
-
-
-def _step(
-    problem: Problem, around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-) -> tuple[float, float]:
-    """Seconds of a training step, and the bytes that it holds at its peak above those before.
-
-    Args:
-        problem: The problem.
-        around: Context to enter around its passes.
-    """
-    torch.cuda.synchronize(problem.device)
-    torch.cuda.reset_peak_memory_stats(problem.device)
-    before, began = torch.cuda.memory_allocated(problem.device), time.perf_counter()
-    with problem.measuring(), around(), contextlib.closing(problem.data()) as data:
-        index, batch = next(data)
-        loss = problem.training_loss(index, batch)
-        problem.gradient(loss, [*problem.params.values()], allow_unused=True)
-        torch.cuda.synchronize(problem.device)
-    return time.perf_counter() - began, torch.cuda.max_memory_allocated(problem.device) - before
+    fitting = Problem(problem.model, problem.loss, fewer, problem.batchnorm, dropout=problem.dropout)
+    fitting.fits = True
+    return fitting

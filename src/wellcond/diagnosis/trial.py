@@ -24,9 +24,9 @@ from wellcond.diagnosis.probes.constant_terms import lost_slope
 from wellcond.diagnosis.probes.cut_off import MOST_LAYERS, cut_off
 from wellcond.diagnosis.probes.drawn import weighs_by_itself
 from wellcond.diagnosis.probes.dropped import Dropped, Undropped
-from wellcond.diagnosis.probes.goals import moves_with_the_model
+from wellcond.diagnosis.probes.goals import has_goals, moves_with_the_model
 from wellcond.diagnosis.probes.judges import is_judged_by_network
-from wellcond.diagnosis.probes.paired import Paired, loss_of_one_point
+from wellcond.diagnosis.probes.paired import Paired, loss_of_one_number, loss_of_one_point
 from wellcond.diagnosis.shared_norms import NORMS_AT_PLACES, shared_norm
 from wellcond.diagnosis.swamped import largest_alone, swamped
 from wellcond.diagnosis.token_labels import token_relation
@@ -36,6 +36,7 @@ from wellcond.diagnosis.trial_result import (
     Attempt,
     Handful,
     HeldOut,
+    OneAnswer,
     SharedNorm,
     Swamped,
     Trial,
@@ -67,11 +68,11 @@ FEW_STEPS, FEWER_BATCHES = 150.0, 4
 """Below this many steps allowed, the trial has this many mini-batches: each evaluation passes all of them."""
 FEW = 8
 """Examples that any sound network can fit."""
-PAIRS_U = 2.0 + MOST_LAYERS / 3
-"""Cost of exchanging outputs, and of moving layers that get no gradient."""
-BY_CHANCE = 4.0
-"""Standard deviations of shuffled targets: below it the inputs may not predict the targets, and what a run learns may
-be single examples."""
+PAIRS_U = 4.0 + MOST_LAYERS / 3
+"""Cost of exchanging outputs, of giving one answer to all, and of moving layers that get no gradient."""
+HARDLY_TOLD = 8.0
+"""Standard deviations of shuffled targets: below it the inputs hardly predict the targets, and what a run learns may be
+single examples."""
 ROBUST_RATES = (1e-2, 1e-3)
 """Learning rates of Adam on a handful of examples."""
 
@@ -160,7 +161,7 @@ def trial(
                 crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts, tells_nothing), None)
             attempts.trained.release()  # of its optimizer's state, which is most of what a run holds
             probed = [each for each in related if each is not None]
-            is_in_doubt = not probed or any(each.best < BY_CHANCE for each in probed)
+            is_in_doubt = not probed or any(each.best < HARDLY_TOLD for each in probed)
             if (
                 is_in_doubt
                 and not known.has_learned
@@ -182,8 +183,14 @@ def trial(
                 few = failures.attempt(what, fit, None)  # a step may raise, and the runs before have shown it
         of_one_point = None
         unreached: tuple[str, ...] = ()
+        one_answer: OneAnswer | None = None
         what = "whether outputs tell examples apart"
-        if is_suspect(known, own) and allowed.has(PAIRS_U, what) and sees_pairs(start, batches[0]):
+        is_asked = is_suspect(known, own) and allowed.has(PAIRS_U, what)
+        is_compared = is_asked and sees_pairs(start, batches[0])
+        if is_asked and not follows_itself:
+            with failures.recording("what one answer for all is worth"), attempts.trained.counted() as copy:
+                one_answer = _one_answer(copy, batches[0], is_compared)
+        if is_compared:
             with failures.recording("what outputs send no gradient to"), start.counted() as copy:
                 unreached = cut_off(copy)
             if few is not None:
@@ -225,6 +232,7 @@ def trial(
         unreached,
         norm,
         follows_itself,
+        one_answer,
     )
 
 
@@ -365,6 +373,14 @@ def _held_out(trainer: CopyTrainer, batches: Sequence[Batch], steps: int) -> Hel
     with contextlib.suppress(Exception):  # the user's loss may refuse other pairs
         pairs = loss_of([*map(_other_pairs, batches[:half])]), loss_of([*map(_other_pairs, batches[half:])])
     return HeldOut(seen, unseen, before, pairs)
+
+
+def _one_answer(trained: Problem, batch: Batch, is_compared: bool) -> OneAnswer | None:
+    """What one answer is worth; None if another network judges it, as a critic does: it may be right for all."""
+    if is_judged_by_network(trained):
+        return None
+    loss = loss_of_one_point if is_compared else loss_of_one_number
+    return OneAnswer(loss(trained, batch), is_compared, has_goals(trained))
 
 
 def _other_pairs(batch: Batch) -> Batch:

@@ -176,6 +176,22 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
+class OneAnswer:
+    """What one answer for all examples is worth, after the run at its own rate.
+
+    Attributes:
+        loss: Loss of the first batch if all examples have the mean of the outputs; one number for all outputs where the
+            loss does not depend on which example they belong to.
+        is_compared: Whether the loss depends on which example outputs belong to.
+        has_goals: Whether a step compares outputs with tensors that it makes itself, such as labels of ones.
+    """
+
+    loss: float
+    is_compared: bool
+    has_goals: bool
+
+
+@dataclass(frozen=True)
 class Swamped:
     """A term that stands still next to others which have fallen to nothing, or to a penalty of the weights.
 
@@ -241,6 +257,8 @@ class Trial:
         shared_norm: A BatchNorm that is called at several places; None if there is none.
         follows_itself: Whether what a step compares outputs with moves along with the model, as a Q-network's goal: the
             loss may rise while the model gets better.
+        one_answer: What one answer for all examples is worth after its own run, where exchanging outputs changes
+            little; None elsewhere, and where another network judges the outputs.
     """
 
     before: tuple[float, ...]
@@ -261,6 +279,7 @@ class Trial:
     cut_off: tuple[str, ...] = ()
     shared_norm: SharedNorm | None = None
     follows_itself: bool = False
+    one_answer: OneAnswer | None = None
 
     @property
     def loss(self) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.autograd.graph import save_on_cpu
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellcond.errors import InvalidProblem
@@ -59,6 +60,7 @@ class MeasuredModel(PassCount):
         self._draws: bool | None = None
         self._norms = OwnNorms()
         self._held: Snapshot | None = None
+        self.waits_on_host = False
         self._batches_seen = 1
 
     def _precision(self, own: Precision) -> Precision:
@@ -92,7 +94,7 @@ class MeasuredModel(PassCount):
                 dropout=self.dropout is not None,
                 norms=() if is_evaluated else self._own_norms()[0],
             )
-            with state as self._held:
+            with state as self._held, save_on_cpu(pin_memory=True) if self.waits_on_host else contextlib.nullcontext():
                 try:
                     yield self._held
                 finally:

@@ -71,6 +71,8 @@ class Problem(BatchLosses):
         device: Their device.
         source: The batches as passed and as measured; another problem created with it shares the held batches.
         precision: The autocast and the loss scale that the model is trained with.
+        fits: Whether its batches were made to fit into the memory of their device.
+        waits_on_host: Whether what its graphs hold waits in the host's memory until it is needed.
 
     Raises:
         InvalidProblem: The model has no trainable parameters, or the batches cannot be read more than once.
@@ -166,6 +168,7 @@ class Problem(BatchLosses):
         self.precision = self._precision(checks.checked_precision(autocast, scaler))
         self.batches = batches
         self.is_checked = False
+        self.fits = False
         self.loss = loss
 
     def __repr__(self) -> str:

@@ -97,7 +97,7 @@ def bar() -> contextlib.closing[Bar]:
     return contextlib.closing(NotebookBar() if is_notebook() else Bar())
 
 
-def announce(progress: Progress, steps: float, seconds: float, share: float = 0.0) -> None:
+def announce(progress: Progress, steps: float, seconds: float, share: float = 0.0, memory: str = "") -> None:
     """Say what the work will take before it begins.
 
     Args:
@@ -105,8 +105,9 @@ def announce(progress: Progress, steps: float, seconds: float, share: float = 0.
         steps: Training steps, at most.
         seconds: What they take, by a step that was timed.
         share: Share of all work that is done.
+        memory: What it holds, in words.
     """
-    text = f"at most {steps:.0f} training steps, about {seconds:.2g} s"
+    text = f"at most {steps:.0f} training steps, about {seconds:.2g} s{f'; {memory}' if memory else ''}"
     if isinstance(progress, Bar):
         progress.plan(text)
     else:

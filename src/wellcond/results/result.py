@@ -84,6 +84,10 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
+    def __truediv__(self, pieces: float) -> Cost:
+        """The cost in mini-batches that are larger by this factor."""
+        return Cost(self.forwards / pieces, self.backwards / pieces, self.matvecs, self.product_passes / pieces)
+
     def __str__(self) -> str:
         parts = [f"{self.forwards:.3g} forward and {self.backwards:.3g} backward passes"]
         if self.matvecs:

@@ -77,6 +77,15 @@ def test_the_index_counts_all_claims() -> None:
     assert int(count) == sum(not claim.is_ours for claim in run.experiment.claims)
 
 
+def test_a_run_that_bears_on_no_claim_yet_hides_no_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, short = book.runs("wei2019-fig3")["laptop"], book.runs("zhang2018-fig1")["gpu"]
+    assert (begun.verdict(), short.verdict()) == ("not tested", "too short to tell")
+    monkeypatch.setattr(book, "names", lambda: ["zhang2018-fig1"])
+    monkeypatch.setattr(book, "runs", lambda name: {"paper": begun, "gpu": short})
+    assert [run is short for run in book.largest_runs()] == [True]
+    assert book.claims(short) in book.section("zhang2018-fig1")
+
+
 def test_the_queue_names_what_is_left_with_its_minutes() -> None:
     *entries, together = book.left().splitlines()[2:]
     minutes = [float(line.split("|")[4]) for line in entries]

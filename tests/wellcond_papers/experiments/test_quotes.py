@@ -10,6 +10,7 @@ import pytest
 import quotes
 import together
 
+from benchmarks import bnp_limit
 from wellcond.results.quantities import (
     BETA,
     FINAL_LOSS,
@@ -207,3 +208,32 @@ def test_the_picture_shows_the_committed_rows() -> None:
     *curves, edge = training.lines
     assert edge.get_ydata()[0] == 20
     assert [curve.get_xdata()[-1] for curve in curves] == [15_000] * 4  # two seeds of two networks
+
+
+def test_what_is_said_of_bnps_limit_is_in_its_runs() -> None:
+    runs = bnp_limit.read(together.LIMIT_RUNS)
+    steady = [run.looks for run in runs if run.collapse is None]
+    lost = [(run.looks[: run.collapse], run.looks[run.collapse]) for run in runs if run.collapse is not None]
+    crossed = [next(look.step for look in run.looks if look.lr_over_limit > 1) for run in runs]
+    largest = [max(look.lr_over_limit for look in looks) for looks in steady]
+    before = [max(look.lr_over_limit for look in looks) for looks, _ in lost]
+    later = [look.lr_over_limit for looks in steady for look in looks if look.step >= 300]
+    facts = [
+        f"Along {len(runs)} runs",
+        f"{_ends([run.looks[0].lr_over_limit for run in runs], '.2f')} of the limit at the start",
+        f"first seen above it at steps {_ends(crossed, 'd')}, in all {len(runs)}",
+        f"the median is {median(later):.1f} in the {len(steady)} runs that go well",
+        f"between {_ends(largest, '.1f', ' and ')}",
+        f"{len(lost)} of {len(runs)}",
+        f"between steps {min(looks[-1].step for looks, _ in lost)} and {max(after.step for _, after in lost)}",
+        f"rises from between {_ends([looks[-1].loss for looks, _ in lost], '.1f', ' and ')} to between",
+        f"their largest value is {_ends(before, '.1f')}, "
+        f"which {sum(each >= min(before) for each in largest)} of the {len(steady)} others reach",
+        f"the last one {_ends([looks[-1].lr_over_limit for looks, _ in lost], '.2g')}",
+    ]
+    [note] = [text for text in book.experiment("lange2022-fig5").departures if "2/λ" in text]
+    assert [fact for fact in facts if fact not in note] == []
+
+
+def _ends(values: list[float], form: str, to: str = " to ") -> str:
+    return f"{min(values):{form}}{to}{max(values):{form}}"

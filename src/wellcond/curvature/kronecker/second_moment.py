@@ -151,6 +151,15 @@ class SecondMoment:
     def _matrix_fits(self) -> bool:
         return self.dimension <= self.exact and 8 * self.groups * self.dimension**2 <= LIMIT
 
+    def size_of(self, count: float) -> float:
+        """Bytes that would be stored of this many rows."""
+        if self._total is not None and self._total.dim() == 2:
+            return 8.0 * self._total.numel()
+        if self._matrix_fits and count >= self.dimension:
+            return 8.0 * self.groups * self.dimension**2
+        rows = count * self.groups * self.dimension * 4
+        return rows if self._matrix_fits else min(rows, LIMIT)
+
     # what it holds
 
     @property

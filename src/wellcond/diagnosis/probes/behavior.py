@@ -24,6 +24,7 @@ from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.pixels import Pixels, pixels
 from wellcond.diagnosis.probes.reach import Reach, reach
+from wellcond.diagnosis.probes.rewards import lowered_odds
 from wellcond.diagnosis.probes.sight import Sight, sight
 from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities, similarity_floor
 from wellcond.diagnosis.probes.subject import Subject
@@ -66,6 +67,8 @@ class Behavior:
         sight: What the loss sees of the outputs; None if it takes no other outputs than the model's.
         reach: Which outputs the model can give, and the lowest loss of these; None if they have no bound.
         beyond: Outputs that the loss of a step pulls beyond what the model can give, all of them; None if it does not.
+        lowered_odds: How a step that draws actions treats those that its batch says are right: about −1 if it makes
+            them more likely, 1 if less; None for other losses.
         uneven_terms: How hard the terms of the loss pull at what they share; None if it is no sum.
         failures: What could not be probed, and why.
     """
@@ -91,6 +94,7 @@ class Behavior:
     sight: Sight | None = None
     reach: Reach | None = None
     beyond: Beyond | None = None
+    lowered_odds: float | None = None
     uneven_terms: UnevenTerms | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
@@ -181,6 +185,13 @@ PROBES: dict[str, Probe] = {
         "whether the loss asks for outputs that the model cannot give",
         beyond,
         (4 + len(BEYOND_BY)) / 3,
+        lambda problem: isinstance(problem.loss, TrainingStep),
+        "a step of one's own",
+    ),
+    "lowered_odds": Probe(
+        "whether drawn actions that are right become more likely",
+        lowered_odds,
+        1.0,
         lambda problem: isinstance(problem.loss, TrainingStep),
         "a step of one's own",
     ),

@@ -47,6 +47,12 @@ def moves_with_the_model(problem: Problem) -> bool:
         return have_moved(before, _goals(problem, index, batch))
 
 
+def has_goals(problem: Problem) -> bool:
+    """Whether a loss combines the model's outputs with tensors that a step makes itself, such as labels of ones."""
+    with problem.measuring(), contextlib.closing(problem.data()) as data:
+        return bool(_goals(problem, *next(data)))
+
+
 def _goals(problem: Problem, index: int, batch: Batch) -> list[Tensor]:
     """Tensors without a gradient that meet tensors with one, outside of the model."""
     seen = _Combined()

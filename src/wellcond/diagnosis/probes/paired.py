@@ -46,8 +46,11 @@ def depends_on_pairs(problem: Problem, batch: Batch) -> bool:
     others = _others(examples, 1)
 
     def varied(t: Tensor) -> Tensor:
-        noise = torch.randn(t.shape, generator=torch.Generator().manual_seed(1)).to(t)
-        return t + noise if t.is_floating_point() else t
+        if not t.is_floating_point():
+            return t
+        other = t + torch.randn(t.shape, generator=torch.Generator().manual_seed(1)).to(t)
+        # a loss of probabilities refuses what is none
+        return other.clamp(0, 1) if bool(((t >= 0) & (t <= 1)).all()) else other
 
     def in_place(output: Any) -> Any:
         return with_tensors(output, {id(t): varied(t) for t in _of_examples(output, examples)})
@@ -99,6 +102,26 @@ def loss_of_one_point(problem: Problem, batch: Batch) -> float:
         return with_tensors(output, {id(t): averaged(t) for t in _of_examples(output, examples)})
 
     return _loss(problem, batch, at_one_point)
+
+
+def loss_of_one_number(problem: Problem, batch: Batch) -> float:
+    """The loss if all outputs of all calls were one number, their mean; NaN if the model is not called as a whole.
+
+    A vector in place of a number would hold what is scored above next to what is scored below it.
+    """
+    examples = examples_in(batch)
+    seen: list[Tensor] = []
+
+    def noted(_call: int, output: Any) -> None:
+        seen.extend(t.detach().flatten() for t in _of_examples(output, examples) if t.is_floating_point())
+
+    def leveled(_call: int, output: Any) -> Any:
+        number = torch.cat(seen).mean()
+        own = [t for t in _of_examples(output, examples) if t.is_floating_point()]
+        return with_tensors(output, {id(t): 0 * t + number for t in own})
+
+    _loss(problem, batch, noted)
+    return _loss(problem, batch, leveled) if seen else math.nan
 
 
 def _others(examples: int, places: int) -> Tensor:

@@ -19,7 +19,17 @@ from wellcond.diagnosis.probes.paired import Paired
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.runs import run_rows
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.diagnosis.trial_result import FALLING, LEAST_GAIN, RISING, Attempt, Handful, Trial
+from wellcond.diagnosis.trial_result import (
+    FALLING,
+    HARDLY_ANY_GAIN,
+    LEAST_GAIN,
+    NO_GAIN,
+    RATES_TRIED,
+    RISING,
+    Attempt,
+    Handful,
+    Trial,
+)
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 
@@ -163,6 +173,38 @@ def tells_nothing_apart(evidence: Evidence) -> Iterator[Finding]:
         "for any error.",
         remedy="# print each term of the loss: weigh down the penalty (KL, decay, variance) that outweighs the fit, "
         "and look for what cuts off a gradient",
+        rows=run_rows(trial, own),
+    )
+
+
+@rule("loss-not-decreasing", quantity=TRAINING_LOSS)
+def no_better_than_one_answer(evidence: Evidence) -> Iterator[Finding]:
+    """A step that learns to tell examples apart at no rate: its loss stays at that of one answer for all.
+
+    Its own run ends no lower than 7 % below what the mean of its outputs would have for all examples (1 % where it has
+    less than 50 steps), and two others at least no lower than 7 % below that run. A warning: it may start slowly. Not
+    reported where the loss does not depend on which example outputs belong to, or follows the model.
+    """
+    trial = evidence.trial
+    own, answer = (None, None) if trial is None else (trial.own, trial.one_answer)
+    if trial is None or own is None or own.paired is None or answer is None or trial.constant is not None:
+        return
+    if not answer.is_compared or not answer.loss > 0 or len(trial.attempts) < RATES_TRIED:
+        return
+    least = NO_GAIN if trial.is_long else HARDLY_ANY_GAIN
+    if own.paired.loss < least * answer.loss or any(each.loss < NO_GAIN * own.loss for each in trial.others):
+        return
+    rates = [number(each.lr) for each in (trial.attempts[0], trial.attempts[-1])]
+    yield Finding(
+        rule="loss-not-decreasing",
+        severity="warning",
+        basis="tried",
+        summary=f"after {len(own.run.losses)} steps the loss of the first batch is {number(own.paired.loss)}, and "
+        f"{number(answer.loss)} if all examples have the mean of the outputs; at no rate from {rates[0]} to {rates[1]} "
+        "is it clearly lower: examples are not told apart.",
+        evidence={"loss": own.paired.loss, "loss of one answer": answer.loss, "rates": float(len(trial.attempts))},
+        reason="What would tell the examples apart does not come to the outputs, or is not what the loss asks for.",
+        remedy="# try to fit eight examples with Adam; then compare what each layer makes of two of them",
         rows=run_rows(trial, own),
     )
 

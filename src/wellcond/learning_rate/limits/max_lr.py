@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from wellcond.curvature.hessian import Hessian
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues, eigenvalues
@@ -26,8 +28,9 @@ from wellcond.learning_rate.limits.step_model import (
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.arguments import check_problem
 from wellcond.problem.problem import Problem
+from wellcond.problem.within_memory import Planned, planned
 from wellcond.results import Progress
-from wellcond.results.progress import shows_progress
+from wellcond.results.progress import announce, shows_progress
 from wellcond.training.leading import led
 from wellcond.training.optimizers import DEFAULT_MOMENTUM
 from wellcond.training.passed_optimizer import PassedOptimizer, optimizer_of
@@ -36,6 +39,9 @@ MOST_PRODUCTS = 300
 """Default limit on the products for one eigenvalue; usually 10 to 30 are enough."""
 LARGE, MOST_OF_LARGE = 10_000_000, 11
 """From this many parameters on, the default is 11 products, about 40 forward+backward passes: a wider interval."""
+VECTORS = 6
+"""Vectors of all parameters besides those of Lanczos: two diagonals of the matrix, as parts and flat; the start; and
+the vector that the Hessian is multiplied with."""
 
 NO_LIMIT = (
     "λ_max is not positive: the quadratic model sets no limit, and how far a step can go depends on higher orders."
@@ -76,6 +82,10 @@ def max_lr(
     fastest is often about half of it. It takes 10 to 30 products with the Hessian, about two forward+backward passes
     each, and one more pass for the gradient if there is an optimizer. Neither model nor optimizer is changed.
 
+    On a GPU it holds at most about twice the memory of a training step, which it measures first. Batches that would
+    take more are measured in pieces, of which a note tells: the sum is the same to rounding, but for BatchNorm, which
+    then normalizes each piece by its own statistics.
+
     Args:
         problem: The model, loss and data.
         optimizer: The optimizer whose limit is measured. Everything is read from it: momentum, Nesterov's form,
@@ -93,7 +103,8 @@ def max_lr(
             about 40 forward+backward passes. The uncertainty that remains is in the interval.
         budget: Seconds, for all limits together. A product that would end later is not started, except for the first
             one of each limit; groups and batches for which no time is left are not measured.
-        memory: GiB for stored vectors, at least four of them, in addition to the memory of a product.
+        memory: GiB for stored vectors, at least four of them, in addition to the memory of a product; on a GPU fewer
+            if they do not fit.
         seed: Seed of the random start.
         known: `eigenvalues(Hessian(problem))` at the same weights, if you have it. Its largest value is used where it
             gives the answer: without an optimizer, and for SGD whose groups all step alike.
@@ -129,20 +140,20 @@ def max_lr(
     if known is not None and (known.vectors.shape[0] != problem.size or known.which == "smallest"):
         raise ValueError("known does not hold this problem's largest eigenvalue; pass eigenvalues(Hessian(problem)).")
     before = problem.cost
-    if optimizer is None:
-        model = gradient_descent(problem, momentum)
-    else:
+    if optimizer is not None:
         check_optimizer(problem, optimizer)
-        with problem.measuring():
-            _, gradients = problem.loss_and_gradients()
-        model = optimizer_step(problem, optimizer, gradients)
+    plan = _plan(problem, optimizer, memory)
+    model = gradient_descent(problem, momentum) if optimizer is None else _step_of(plan.problem, optimizer)
     separate = model.groups if each_group and len(model.groups) > 1 else ()
     batches = len(problem.batches) if each_batch and isinstance(problem.batches, Sized) else int(each_batch)
     shift = None if known is None else model.constant_shift(len(problem.params))
-    search = _Search(
-        model, tol, confidence, max_matvecs, budget, memory, seed, progress, (shift is None) + len(separate) + batches
-    )
-    hessian = Hessian(problem)
+    parts = (shift is None) + len(separate) + batches
+    memory = min(memory, plan.basis / 2**30)
+    search = _Search(model, tol, confidence, max_matvecs, budget, memory, seed, progress, parts)
+    if progress is not None and plan.text:
+        products = (parts - batches) * problem.batch_count + batches
+        search.announce(problem.size, products, plan)
+    hessian = Hessian(plan.problem)
     top: Eigenvalues | None = None if shift is None else known
     of_groups: dict[int, RateLimit] = {}
     of_batches: list[RateLimit] = []
@@ -153,7 +164,7 @@ def max_lr(
             if search.has_time:
                 of_groups[g.index] = _limit(search.largest(hessian, [g], f"group {g.index} by itself"), g)
         if each_batch:
-            _add_batches(problem, search, top.vectors if top.vectors.numel() else None, of_batches)
+            _add_batches(problem, plan, search, top.vectors if top.vectors.numel() else None, of_batches)
     except KeyboardInterrupt as stop:
         interrupt = stop
         if top is None:
@@ -165,6 +176,8 @@ def max_lr(
         limit = replace(limit, lambda_max=limit.lambda_max + shift, matvecs=0)
     status = top.status if interrupt is None else f"interrupted after {search.matvecs} products"
     unmeasured = len(separate) - len(of_groups) + max(0, batches - len(of_batches))
+    if plan.problem is not problem:
+        problem.count_copies(plan.in_batches(plan.problem.cost))
     result = MaxLearningRate(
         numerator=limit.numerator,
         lambda_max=limit.lambda_max,
@@ -179,12 +192,27 @@ def max_lr(
         batches=tuple(of_batches),
         batchnorm=problem.batchnorm,
         cost=problem.cost - before,
-        notes=(*model.notes, *_caveats(limit, status, [*of_groups.values(), *of_batches], unmeasured)),
+        notes=(*model.notes, *plan.notes, *_caveats(limit, status, [*of_groups.values(), *of_batches], unmeasured)),
         status=status,
     )
     if interrupt is not None:
         raise Interrupted(result) from interrupt
     return result
+
+
+def _plan(problem: Problem, optimizer: Optimizer | None, memory: float) -> Planned:
+    """Whole batches, or pieces of them: as much as fits into the memory of the device."""
+    one = torch.ones(problem.size, dtype=problem.dtype, device=problem.device)
+    return planned(
+        problem, lambda some: Hessian(some) @ one, vectors=VECTORS, basis=memory * 2**30, optimizer=optimizer
+    )
+
+
+def _step_of(problem: Problem, optimizer: Optimizer) -> StepModel:
+    """The optimizer's step at the present gradients, which are not held any longer."""
+    with problem.measuring():
+        _, gradients = problem.loss_and_gradients()
+    return optimizer_step(problem, optimizer, gradients)
 
 
 @dataclass
@@ -209,8 +237,7 @@ class _Search:
         self, hessian: Hessian, groups: Sequence[GroupStep], what: str, start: Tensor | None = None
     ) -> Eigenvalues:
         operator = self.model.operator(hessian, groups)
-        default = MOST_OF_LARGE if operator.shape[0] > LARGE else MOST_PRODUCTS
-        products = default if self.max_matvecs is None else self.max_matvecs
+        products = self._most(operator.shape[0])
 
         def report(_what: str, share: float) -> None:
             if self.progress is not None:
@@ -232,6 +259,18 @@ class _Search:
         self.matvecs += top.matvecs
         self.seconds_each = (time.perf_counter() - began) / top.matvecs
         return top
+
+    def announce(self, size: int, products: int, plan: Planned) -> None:
+        """Say what it takes at most: products of single batches for one of each limit, and memory."""
+        assert self.progress is not None
+        most = products * self._most(size)
+        seconds = min(most * plan.seconds, math.inf if self.budget is None else self.budget)
+        announce(self.progress, most * (1 + Hessian.product_passes), seconds, memory=plan.text)
+
+    def _most(self, size: int) -> int:
+        """Most products for one limit of this many parameters."""
+        default = MOST_OF_LARGE if size > LARGE else MOST_PRODUCTS
+        return default if self.max_matvecs is None else self.max_matvecs
 
     @property
     def has_time(self) -> bool:
@@ -258,7 +297,9 @@ def _groups(
         yield GroupLimit(g.index, g.lr, g.momentum, size, proportional, separate.get(g.index))
 
 
-def _add_batches(problem: Problem, search: _Search, start: Tensor | None, limits: list[RateLimit]) -> None:
+def _add_batches(
+    problem: Problem, plan: Planned, search: _Search, start: Tensor | None, limits: list[RateLimit]
+) -> None:
     """The limit of every batch as a problem of its own, with the same dropout masks as among the others."""
     model = search.model
     costs = []
@@ -267,11 +308,11 @@ def _add_batches(problem: Problem, search: _Search, start: Tensor | None, limits
             if not search.has_time:
                 break
             dropout = None if problem.dropout is None else problem.dropout + index
-            single = Problem(problem.model, problem.loss, [batch], problem.batchnorm, dropout=dropout)
+            single = plan.of(Problem(problem.model, problem.loss, [batch], problem.batchnorm, dropout=dropout))
             single.is_checked = problem.is_checked
             top = search.largest(Hessian(single), model.groups, f"batch {index} by itself", start)
             limits.append(_limit(top, model.leading))
-            costs.append(single.cost)
+            costs.append(plan.in_batches(single.cost))
     for cost in costs:
         problem.count_products(cost.matvecs, cost.u)
 

@@ -167,6 +167,11 @@ def optimizer_step(problem: Problem, optimizer: Optimizer, gradients: Gradients)
     reference = relative_lrs[leading] * by_group[leading][0].response
     scale = {m.name: relative_lrs[m.group] * m.response / (reference * m.diagonal) for m in moved}
     shift = {m.name: scale[m.name] * m.decay + relative_lrs[m.group] * m.shrinkage / reference for m in moved}
+    # vectors in the precision of the weights, in which they are multiplied: those of large models take half the memory
+    scale, shift = (
+        {name: each.to(problem.params[name]) if each.dim() else each for name, each in of.items()}
+        for of in (scale, shift)
+    )
     groups = [
         GroupStep(
             index,

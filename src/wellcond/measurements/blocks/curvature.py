@@ -135,7 +135,7 @@ class SecondDerivative(LocalOperator):
             self._hessian = hessian_product(gradients, tensors)
 
     def _product(self, v: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        return [None] * len(v) if self._hessian is None else self._hessian(range(len(v)), v)
+        return [None] * len(v) if self._hessian is None else self._hessian(range(len(v)), v, True)
 
 
 class JacobianOperator(LocalOperator):

@@ -16,6 +16,7 @@ from torch import Tensor
 from wellcond.curvature.fisher import Fisher, Labels
 from wellcond.curvature.kronecker.factor_pass import FactorPass, LayerFactors
 from wellcond.curvature.kronecker.matrix_conditioning import Conditioning
+from wellcond.curvature.kronecker.rows import TOGETHER
 from wellcond.curvature.kronecker.second_moment import compute_eigenvalues
 from wellcond.curvature.spectra.exact import block_spectra
 from wellcond.network.isolation.arithmetic import own_arithmetic
@@ -24,8 +25,9 @@ from wellcond.problem.arguments import check_problem
 from wellcond.problem.batch_losses import Gradients
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.problem import Problem
+from wellcond.problem.within_memory import Planned, planned
 from wellcond.results import ByLayer, Cost, Progress, Row, number, text_table
-from wellcond.results.progress import shows_progress
+from wellcond.results.progress import announce, shows_progress
 from wellcond.results.quantities import FISHER, GRADIENT, INPUT, KRONECKER
 from wellcond.training.leading import led
 
@@ -150,7 +152,8 @@ def conditioning(
 
     If a layer has more than 4,096 features and more rows than that too, λ_max is computed by Lanczos with its error,
     the trace is exact, and κ_p and the rank are not available. One GiB of rows is stored for it, or a uniform sample
-    that fits. All layers together take at most 4 GiB: those beyond it are listed, and `layers=` measures them.
+    that fits. All layers together take at most 4 GiB: those beyond it are listed, and `layers=` measures them. On a GPU
+    batches pass in pieces where whole ones and what is stored would take more than twice the memory of a training step.
 
     Args:
         problem: The model, loss and data.
@@ -178,7 +181,15 @@ def conditioning(
     """
     check_problem(problem)
     before = problem.cost
-    table = conditioning_table(problem, p, layers=layers, convolution=convolution, labels=labels, progress=progress)
+    plan = _plan(problem, layers, convolution, labels)
+    if progress is not None and plan.text:
+        announce(progress, problem.batch_count, problem.batch_count * plan.seconds, memory=plan.text)
+    table = conditioning_table(
+        plan.problem, p, layers=layers, convolution=convolution, labels=labels, progress=progress
+    )
+    if plan.problem is not problem:
+        problem.count_copies(plan.in_batches(plan.problem.cost))
+    table = replace(table, cost=problem.cost - before)
     # "" is the model itself, which may be a layer
     weight_of = {name: f"{name}.weight".removeprefix(".") for name in table.layers}
     weights = [weight for weight in weight_of.values() if weight in problem.params]
@@ -189,6 +200,28 @@ def conditioning(
     fisher = {name: Conditioning.of(exact.values.cpu(), p, exact.rounding) for name, exact in spectra.items()}
     entries = {name: replace(layer, fisher=fisher.get(weight_of[name])) for name, layer in table.layers.items()}
     return replace(table, layers=entries, cost=problem.cost - before)
+
+
+def _plan(
+    problem: Problem, layers: str | Collection[str] | None, convolution: ConvolutionRows, labels: Labels
+) -> Planned:
+    """Whole batches, or pieces of them that fit into memory next to what is stored; BatchNorm takes whole ones."""
+    if problem.couples_examples:
+        return Planned(problem)
+    factors: dict[str, LayerFactors] = {}
+
+    def work(some: Problem) -> None:
+        factors.update(FactorPass(some, layers, convolution, labels, seed=0).run()[0])
+
+    def stored(times: float) -> float:
+        moments = [moment for layer in factors.values() for moment in (layer.x, layer.g)]
+        size = sum(moment.size_of(times * moment.count) for moment in moments)
+        factors.clear()
+        return min(size, TOGETHER)
+
+    plan = planned(problem, work, vectors=0, besides=stored)
+    factors.clear()
+    return plan
 
 
 @shows_progress

@@ -74,7 +74,7 @@ class CurvatureProbe:
         product = hessian_product(graph, params)
 
         def hessian(vector: Vector) -> Vector:
-            return _filled(product(range(len(params)), vector), params)
+            return _filled(product(range(len(params)), vector, True), params)
 
         model = self._step_model(problem, gradient)
         shift = None if model is None else model.constant_shift(len(params))

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from wellcond.diagnosis.mini_batches import cut, runs_on_part
 from wellcond.problem.batches import examples_in, share_examples
 from wellcond.problem.loss.outputs import Loss
+from wellcond.problem.pieces import cut, runs_on_part
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import NoTargets, TrainingStep
 

@@ -11,6 +11,7 @@ from wellcond.diagnosis.rules.output_loss_mismatch import (  # noqa: F401
     dimensions,
     domain,
     failing,
+    one_for_all,
     pairing,
     sign,
     squashed,

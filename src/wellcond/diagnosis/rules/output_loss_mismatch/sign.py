@@ -35,6 +35,11 @@ NEGATIVE = Condition(
     "share of outputs, or targets, below zero", 0.05, origin="one in twenty is no rounding, and no exception"
 )
 
+AVOIDED = Threshold(
+    "correlation of right actions with the slope of the loss in their scores", 0.5, math.nan,
+    origin="-0.99 and below for sound policies, with an entropy bonus or without, and the opposite without the minus",
+)  # fmt: skip
+
 
 @rule("output-loss-mismatch")
 def ignores_sign(evidence: Evidence) -> Iterator[Finding]:
@@ -179,4 +184,27 @@ def pays_for_any_answer(evidence: Evidence) -> Iterator[Finding]:
         reason="A term that may be as low as you like, whatever the error, has the wrong sign: a log variance without "
         "a division of the error by the variance, or a divergence or an entropy that is subtracted.",
         remedy="# look for the term that falls below zero: (y - mean)**2 * exp(-log_var) + log_var, and + for a KL",
+    )
+
+
+@rule("output-loss-mismatch")
+def avoids_rewards(evidence: Evidence) -> Iterator[Finding]:
+    """A policy whose step makes drawn actions less likely where they equal what the batch holds.
+
+    A warning: what an action equals may be what it is to avoid.
+    """
+    odds = None if evidence.behavior is None else evidence.behavior.lowered_odds
+    if odds is None or not AVOIDED.is_warning(odds):
+        return
+    yield Finding(
+        rule="output-loss-mismatch",
+        severity="warning",
+        basis="measured",
+        summary="a step makes drawn actions less likely where they equal what the batch holds: the slope of the loss "
+        f"in their scores correlates with being right by {number(odds)}.",
+        evidence={"correlation": odds},
+        limits=AVOIDED.limits(),
+        reason="Training descends: a policy that is to be rewarded takes the negative of log-probability times reward. "
+        "Without the minus it learns to avoid rewards.",
+        remedy="# loss = -(dist.log_prob(action) * advantage).mean()",
     )
