@@ -36,28 +36,23 @@ LOST = Condition(
 
 @run_rule("exploding-gradient", quantity=GRADIENT_NORM)
 def explodes_with_the_loss(evidence: RunEvidence) -> Iterator[Finding]:
-    """The network's gradient grows a thousandfold as the loss begins to rise, step by step, beyond its start. Severe.
+    """Gradients are no longer clipped, and grow a thousandfold as the loss begins to rise beyond its start. Severe.
 
-    If gradients were clipped until then, and are not any more, the finding says so.
+    Where they never were, the loss that rises is `diverging`, of which growing gradients are a part.
     """
     rise = evidence.loss.rise
     if rise is None or rise.is_abrupt or rise.lost < LOST.at:
         return
-    growth = growth_of_gradients(evidence, rise.step)
-    if not GROWN.is_warning(growth):
+    growth, limit = growth_of_gradients(evidence, rise.step), clipped_to(evidence, rise.step)
+    if limit is None or not GROWN.is_warning(growth):
         return
-    limit = clipped_to(evidence, rise.step)
-    clipping = f"; until then they were clipped to {number(limit)}" if limit is not None else ""
-    numbers: dict[str, float | str] = {"gradient / before": growth}
-    if limit is not None:
-        numbers["clipped to"] = limit
     yield Finding(
         rule="exploding-gradient",
         severity="severe",
         basis="measured",
         summary=f"at step {rise.step} gradients grow {number(growth)}-fold, and the loss with them, from "
-        f"{number(rise.lowest)} to {number(rise.level)}{clipping}.",
-        evidence=numbers,
+        f"{number(rise.lowest)} to {number(rise.level)}; until then they were clipped to {number(limit)}.",
+        evidence={"gradient / before": growth, "clipped to": limit},
         limits=GROWN.limits(),
         reason="A step that is as much longer lands where the gradient is larger still.",
         remedy="nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before every optimizer.step()",
