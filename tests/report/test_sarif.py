@@ -39,7 +39,7 @@ def written(**options: Any) -> dict[str, Any]:
 KINDS: dict[str, dict[str, Any]] = {
     "findings at several layers": {"findings": [UNSCALED, DEAD, DIVERGED, NOTE]},
     "nothing": {"findings": []},
-    "beside a baseline": {"findings": [UNSCALED, DEAD], "known": {place(UNSCALED)}},
+    "with a baseline": {"findings": [UNSCALED, DEAD], "known": {place(UNSCALED)}},
     "what failed": {"findings": [NOTE], "unchecked": {"curvature": "the loss has no second derivative"}},
 }
 

@@ -117,6 +117,8 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         if is_lost and can_be_told
         else "Any sound network can fit eight examples; one that cannot gets no gradient that distinguishes them."
         if cannot_fit
+        else "Its optimizer does not get the network to learn; whether it can learn was not tried."
+        if few is None
         else "The network can learn, since it fits a handful of examples, but its optimizer does not get it to.",
         remedy="# compare the order of examples and dimensions after each layer, and what the loss compares with what"
         if is_lost and can_be_told
