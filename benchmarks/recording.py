@@ -33,7 +33,7 @@ PEERS_TURN = 5
 WATCHED_STEPS = 200
 """Steps in which operations that wait for a GPU are looked for."""
 LONGER = 4
-"""On a GPU, times as many steps in a second eager run: 5 % of 500 steps of a few milliseconds do not pay for ten
+"""On a GPU, a second eager run takes four times the steps: 5 % of 500 steps of a few milliseconds do not pay for ten
 products with the Hessian."""
 LONGEST = 330.0
 """Seconds after which nothing further is begun."""
