@@ -13,6 +13,7 @@ import made_results
 import pytest
 from command import one_line, parsed, run, script, words
 from made_findings import DEAD, NOTE, UNSCALED
+from sarif_schema import violations
 
 from wellcond.cli.commands import diagnose as command
 from wellcond.diagnosis import curvature
@@ -132,7 +133,9 @@ def test_sarif_names_the_file_and_the_line_of_the_function(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path if is_below else tmp_path / "elsewhere")
     run("diagnose", f"{path}:with_optimizer", "--out", sarif)
-    (run_,) = json.loads(sarif.read_text("utf-8"))["runs"]
+    content = json.loads(sarif.read_text("utf-8"))
+    assert violations(content) == []
+    (run_,) = content["runs"]
     place = run_["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == ("my%20train.py" if is_below else path.resolve().as_uri())
     lines = path.read_text("utf-8").splitlines()

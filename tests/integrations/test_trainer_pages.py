@@ -13,6 +13,9 @@ import pytest
 import wellcond as wc
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+EXTRAS = tomllib.loads((GUIDES.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "optional-dependencies"
+]
 PAGES = {
     "trainers": "torch",
     "lightning": "lightning",
@@ -44,12 +47,15 @@ def test_every_page_says_what_to_install_for_its_example() -> None:
 
 def test_every_logger_of_the_page_has_its_line_to_install_and_is_in_the_extra() -> None:
     text = (GUIDES / "loggers.md").read_text(encoding="utf-8")
-    integrations = tomllib.loads((GUIDES.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "optional-dependencies"
-    ]["integrations"]
     for library in ("tensorboard", "wandb", "trackio", "mlflow"):
         assert f"`pip install wellcond {library}`" in text
-        assert [each for each in integrations if re.split("[<>=]", each)[0] == library], library
+        assert [each for each in EXTRAS["integrations"] if re.split("[<>=]", each)[0] == library], library
+
+
+def test_the_set_up_of_the_tests_has_every_integration() -> None:
+    """So that none of these tests is skipped there for want of its library."""
+    (ours,) = (each for each in EXTRAS["test"] if each.startswith("wellcond["))
+    assert {"integrations", "ray"} <= set(re.split(r"[\[\],]", ours))
 
 
 def test_every_page_is_listed_in_the_first_and_has_an_example() -> None:

@@ -26,7 +26,8 @@ LEVELS = {"severe": "error", "warning": "warning", "note": "note"}
 @renders("sarif", Diagnosis)
 def diagnosis_sarif(diagnosis: Diagnosis) -> str:
     """The file of a diagnosis that a script has made; its findings are at the first line of that script."""
-    return sarif(diagnosis.findings, {name: explanation(name) for name in sorted(RULES)}, _script())
+    rules = {name: explanation(name) for name in sorted(RULES)}
+    return sarif(diagnosis.findings, rules, _script(), unchecked=diagnosis.failed)
 
 
 def _script() -> str:
@@ -48,6 +49,7 @@ def sarif(
     *,
     line: int = 1,
     known: Collection[Place] | None = None,
+    unchecked: Mapping[str, str],
 ) -> str:
     """The file of one diagnosis.
 
@@ -58,6 +60,8 @@ def sarif(
         uri: Path of the file that builds the problem; relative to the repository, so that it is found there.
         line: Line of the function in it.
         known: Findings of an earlier diagnosis: each result then says whether it is new.
+        unchecked: What could not be checked, and why: each a notification, since a file without results is otherwise
+            read as a sound network.
 
     Returns:
         The text of the file.
@@ -71,7 +75,19 @@ def sarif(
         "rules": [_described(name, rules.get(name, "")) for name in names],
     }
     results = [_result(each, names.index(each.rule), where, known) for each in findings]
-    run = {"tool": {"driver": driver}, "artifacts": [{"location": file}], "results": results}
+    invocation = {
+        "executionSuccessful": True,
+        "toolExecutionNotifications": [
+            {"level": "warning", "message": {"text": f"could not be checked: {what}: {why}"}}
+            for what, why in unchecked.items()
+        ],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [invocation],
+        "artifacts": [{"location": file}],
+        "results": results,
+    }
     content = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

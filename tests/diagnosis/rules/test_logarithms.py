@@ -32,7 +32,7 @@ def distilled(as_logarithms: bool) -> wc.Problem:
     return wc.Problem.from_step(student(), step, [(normal(64, 6).float(), TEACHER)])
 
 
-def spoken(dim: int) -> wc.Problem:
+def spoken(dim: int | None) -> wc.Problem:
     """Sounds of 12 steps whose 4 classes are transcribed; `dim` is that of the softmax: steps, examples, classes."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 4))
@@ -41,7 +41,8 @@ def spoken(dim: int) -> wc.Problem:
 
     def step(model: nn.Module, batch: Any) -> Tensor:
         x, y = batch
-        outputs = model(x).transpose(0, 1).log_softmax(dim)  # (12, 16, 4)
+        outputs = model(x).transpose(0, 1)  # (12, 16, 4)
+        outputs = outputs if dim is None else outputs.log_softmax(dim)
         return F.ctc_loss(outputs, y, torch.full((16,), 12), torch.full((16,), 3))
 
     return wc.Problem.from_step(model, step, [(sounds, labels)])
@@ -65,6 +66,11 @@ def test_a_softmax_before_ctc_goes_over_the_classes(dim: int) -> None:
 
 
 @pytest.mark.slow
+def test_raw_outputs_before_ctc_are_severe() -> None:
+    assert first(spoken(None)) == ("output-loss-mismatch", "severe")
+
+
+@pytest.mark.slow
 def test_a_transcription_as_it_should_be_is_not_accused() -> None:
     assert first(spoken(2))[1] != "severe"
 
@@ -84,3 +90,12 @@ def test_what_the_losses_get_is_noted_with_the_dimensions_that_sum_to_one() -> N
         (frozenset({1}), False),
     ]
     assert {(each.function, each.shape) for each in noted.seen} == {("kl_div", (7, 3))}
+    assert noted.seen[2].total == pytest.approx(1)
+
+
+def test_the_total_of_raw_outputs_is_the_sum_of_their_exponentials() -> None:
+    with LogProbabilities() as noted:
+        F.ctc_loss(
+            torch.zeros(5, 2, 4, requires_grad=True), torch.ones(2, 1), torch.tensor([5, 5]), torch.ones(2).int()
+        )
+    assert noted.seen[0].total == pytest.approx(4)  # exp(0), of four classes

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
 from wellcond.diagnosis.evidence import Evidence
@@ -453,6 +454,38 @@ def test_nothing_is_learned_at_any_rate_although_the_inputs_predict_the_targets(
     assert "although the inputs predict the targets" in finding.summary
     assert float(finding.evidence["best probe of the data, in σ"]) > 8
     assert "loss-not-decreasing" not in findings(of(SGD, lr=0.01), Averaged(None))
+
+
+def batch_hard(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Triplets of the farthest example of a class and the nearest of another (Hermans et al. 2017)."""
+    places = nn.functional.normalize(outputs)
+    distances, same = torch.cdist(places, places), labels[:, None] == labels
+    farthest, nearest = (distances * same).amax(1), (distances + 10 * same).amin(1)  # 10 is beyond any distance
+    return (farthest - nearest + 0.3).relu().mean()
+
+
+@pytest.mark.slow
+def test_a_loss_that_stands_at_its_margin_at_first_is_said_to_start_slowly() -> None:
+    torch.manual_seed(0)
+    images, labels = wc.digits()
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(32, 32),
+    )  # fmt: skip
+    data = TensorDataset(images.view(-1, 1, 8, 8), labels)
+    batches = DataLoader(data, batch_size=64, shuffle=True, drop_last=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    finding = wc.diagnose(wc.Problem(model, batch_hard, batches), optimizer).findings[0]
+    assert (finding.rule, finding.severity) == ("loss-not-decreasing", "warning")
+    assert "may only start slowly" in finding.reason
+    for _ in range(12):
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            loss = batch_hard(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+    assert loss.item() < 0.15  # it leaves the margin, 0.3
 
 
 def test_dropout_that_changes_nothing_is_no_cause() -> None:

@@ -116,7 +116,9 @@ def diagnose(
     diagnosis = replace(diagnosis, about=about)
     rules = {name: explanation(name) for name in sorted(RULES) if name not in left_out}
     uri, line = source_of(target)
-    as_sarif = functools.partial(sarif, diagnosis.findings, rules, uri, line=line, known=known)
+    as_sarif = functools.partial(
+        sarif, diagnosis.findings, rules, uri, line=line, known=known, unchecked=diagnosis.failed
+    )
     output.finish(diagnosis, lambda console: show_diagnosis(diagnosis, console), as_sarif)
     explained = next((each.rule for each in diagnosis.findings if has_page(each.rule)), None)
     if explained is not None:

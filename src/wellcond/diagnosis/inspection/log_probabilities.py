@@ -24,12 +24,14 @@ class LogArgument(NamedTuple):
         shape: Shape of what it gets.
         normalized_dims: Dimensions over which that, or its exponential, sums to one.
         are_probabilities: Whether it is that itself, with nothing below zero: no logarithm was taken.
+        total: Sum of the exponentials over the last dimension, the median of all places.
     """
 
     function: str
     shape: tuple[int, ...]
     normalized_dims: frozenset[int]
     are_probabilities: bool
+    total: float
 
 
 class LogProbabilities(TorchFunctionMode):
@@ -50,4 +52,6 @@ class LogProbabilities(TorchFunctionMode):
 
     def _look_at(self, name: str, values: Tensor) -> None:
         dims = frozenset(dim for dim in range(values.dim()) if is_normalized(values, dim))
-        self.seen.append(LogArgument(name, tuple(values.shape), dims, bool(dims) and bool((values >= 0).all())))
+        are_probabilities = bool(dims) and bool((values >= 0).all())
+        total = float(values.logsumexp(-1).median().exp())
+        self.seen.append(LogArgument(name, tuple(values.shape), dims, are_probabilities, total))

@@ -109,6 +109,7 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         )
     relation = trial.relation or trial.token_relation
     can_be_told = relation is not None and PREDICTS.is_warning(relation.best)
+    may_start_slowly = is_lost and can_be_told and few is not None and not cannot_fit
     if is_lost:
         numbers |= {"rates": float(len(trial.attempts))}
         rates = [number(each.lr) for each in (trial.attempts[0], trial.attempts[-1])]
@@ -123,12 +124,20 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
         basis="tried",
         summary=f"{'; '.join(clauses)}.",
         evidence=numbers,
-        reason=f"What the inputs tell of the targets is lost between them and the loss. {_ruled_out(evidence)}"
+        reason="It fits a handful of examples, so it may only start slowly, as with a loss that has a plateau; or what "
+        f"the inputs tell of the targets is lost between them and the loss. {_ruled_out(evidence)}"
+        if may_start_slowly
+        else f"What the inputs tell of the targets is lost between them and the loss. {_ruled_out(evidence)}"
         if is_lost and can_be_told
         else "Any sound network can fit eight examples; one that cannot gets no gradient that distinguishes them."
         if cannot_fit
+        else "Its optimizer does not get the network to learn; whether it can learn was not tried."
+        if few is None
         else "The network can learn, since it fits a handful of examples, but its optimizer does not get it to.",
-        remedy="# compare the order of examples and dimensions after each layer, and what the loss compares with what"
+        remedy="# train ten times as long; if the loss still stands there, compare the order of examples and "
+        "dimensions after each layer, and what the loss compares with what"
+        if may_start_slowly
+        else "# compare the order of examples and dimensions after each layer, and what the loss compares with what"
         if is_lost and can_be_told
         else "# look at the model's forward, the loss and the labels: the rate is not what is wrong"
         if cannot_fit

@@ -36,6 +36,10 @@ CLAMPED = Threshold(
     origin="what is clamped gets no gradient; some extreme values are ordinary",
 )  # fmt: skip
 POSITIVE = Condition("largest output", 1e-3, origin="log-probabilities are never above 0; float16 rounds by 1e-3")
+TOTAL = Condition(
+    "sum of the exponentials of what ctc_loss gets over the classes, the median of all steps", 1.05,
+    origin="probabilities sum to one, and to less where one of them is penalized; float16 rounds by 1e-3",
+)  # fmt: skip
 MARGIN = Condition("difference of two losses / the larger", 0.1, origin="beyond any rounding")
 POSITIVE_TAILS = {"Exp": "an exponential", "Softplus": "a softplus", "Relu": "a ReLU"}
 """Last operations whose results are never negative."""
@@ -125,6 +129,30 @@ def probabilities_for_logarithms(evidence: Evidence) -> Iterator[Finding]:
         "of the targets.",
         remedy=f"# take a log_softmax in place of the softmax before {wrong.function}",
     )
+
+
+@rule("output-loss-mismatch")
+def raw_outputs_for_ctc(evidence: Evidence) -> Iterator[Finding]:
+    """Raw outputs in the place of logarithms of probabilities, wherever a loss or a step calls `ctc_loss`.
+
+    Their exponentials sum to more than one over the classes, the last dimension, and to one over no other.
+    """
+    inspection = evidence.inspection
+    arguments = () if inspection is None else inspection.log_arguments
+    for seen in arguments:
+        if seen.function == "ctc_loss" and not seen.normalized_dims and seen.total > TOTAL.at:
+            yield Finding(
+                rule="output-loss-mismatch",
+                severity="severe",
+                basis="proven",
+                summary="ctc_loss takes the logarithms of probabilities and gets raw outputs: over the classes, their "
+                f"exponentials sum to {number(seen.total)} and not to one.",
+                evidence={"shape": str(list(seen.shape)), "sum over the classes": seen.total},
+                reason="Its gradient is that of logarithms of probabilities, and of nothing else: a step along it does "
+                "not lower the loss.",
+                remedy="# take a log_softmax over the last dimension before ctc_loss",
+            )
+            return
 
 
 def _logs_outputs(output: OutputFacts) -> bool:
