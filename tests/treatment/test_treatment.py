@@ -64,7 +64,13 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     "within noise": (
         [PLAIN, arm("bnp", 0.4, 1.3, 0.9)],
         "None of these helps: untreated it ends at 1.1 (1 to 1.2) at lr 0.1, with bnp at 0.9 (0.4 to 1.3) at lr 0.1, "
-        "which is within the noise of 3 seeds; more steps or seeds may tell.",
+        "which is within the noise of 3 seeds; more of them (seeds=) or more steps may tell.",
+        "untreated",
+    ),
+    "lower, but drawn at random": (
+        [PLAIN, arm("bnp", 0.5, 0.6, 0.7, is_random=True), arm("adam", 1.0, 1.2, 1.2)],
+        "None of these helps: untreated it ends at 1.1 (1 to 1.2) at lr 0.1, with bnp at 0.6 (0.5 to 0.7) at lr 0.1, "
+        "a remedy drawn at random, which never wins; remedies=['bnp'] tries it for itself.",
         "untreated",
     ),
     "higher": (
@@ -74,7 +80,8 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     ),
     "less than a hundredth is no help": (
         [arm("untreated", 0.41), arm("bnp", 0.4069)],
-        "None of these helps: untreated it ends at 0.41 at lr 0.1, with bnp at 0.407 at lr 0.1.",
+        "None of these helps: untreated it ends at 0.41 at lr 0.1, with bnp at 0.407 at lr 0.1, which is "
+        "too little to matter.",
         "untreated",
     ),
     "losses may be negative": (
@@ -142,6 +149,21 @@ def test_seeds_and_batches_add_to_the_interval() -> None:
     degrees = int((by_seed + by_batch) ** 2 / (by_seed**2 / 2 + by_batch**2 / 1))
     half = two_sided_quantile(degrees) * math.sqrt(by_seed + by_batch)
     assert change == pytest.approx((3.5, 3.5 - half, 3.5 + half))
+
+
+def test_where_it_cannot_tell_it_says_of_what_more_would() -> None:
+    """Seeds that agree on every batch gain nothing from more seeds: the batches are what differs."""
+
+    def of_batches(name: str, *losses: float) -> Arm:
+        return arm(name, *(JudgedRun([1.0] * 20, checks=(Check(20, losses, losses),)) for _ in range(5)))
+
+    arms = [of_batches("untreated", 1.0, 1.0, 1.0), of_batches("bnp", 0.2, 1.1, 0.8)]
+    assert arms[0].is_noisier_over_seeds(arms[1]) is False
+    result = replace(treatment(*arms), judged_by="96 held-out examples (one in 5)")
+    assert result.verdict().endswith(
+        "which is within the noise of 96 held-out examples (one in 5); more of them (validation=, up to 512) or more "
+        "steps may tell."
+    )
 
 
 def simulated(draw: random.Random, name: str, levels: list[float], scale: float) -> Arm:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from wellcond.problem.batches import ENOUGH_EXAMPLES
 from wellcond.results import Cost, Result, Row, number, text_table
 from wellcond.results.quantities import COST, STEPS
 from wellcond.treatment.arm import Arm, Change
@@ -191,12 +192,21 @@ class Treatment(Result):
             )
         if lowest is None:
             return f"None of these helps: {ends}, and no remedy finished."
-        verdict = f"None of these helps: {ends}, with {lowest.name} at {lowest}"
+        return f"None of these helps: {ends}, with {lowest.name} at {lowest}{self._why_no_help(lowest)}."
+
+    def _why_no_help(self, lowest: Arm) -> str:
+        """Why the lowest arm does not help although it ends lower, and what would tell more; "" if it does not."""
         change = self.change(lowest)
-        if change is not None and change.mean < 0 <= change.high:
-            tried = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "the held-out batches"
-            return f"{verdict}, which is within the noise of {tried}; more steps or seeds may tell."
-        return f"{verdict}."
+        if change is None or change.mean >= 0:
+            return ""
+        if change.high >= 0:
+            noise, more = self.judged_by, f"validation=, up to {ENOUGH_EXAMPLES}"
+            if lowest.is_noisier_over_seeds(self.untreated):
+                noise, more = f"{len(self.seeds)} seeds", "seeds="
+            return f", which is within the noise of {noise}; more of them ({more}) or more steps may tell"
+        if not self.helps(lowest):
+            return ", which is too little to matter"
+        return f", a remedy drawn at random, which never wins; remedies=[{lowest.name!r}] tries it for itself"
 
     def _controls(self, best: Arm) -> str:
         """How the rate alone, and a remedy drawn at random, compare with the best."""
