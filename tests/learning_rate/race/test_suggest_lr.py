@@ -179,7 +179,7 @@ def test_rows_text_and_picture_hold_the_rate_and_what_it_comes_from() -> None:
     assert list(suggested.theory.values()) == [suggested.limit, suggested.predicted]
     assert f"lr = {suggested.lr:.3g}" in suggested.verdict()
     labels = [text.get_text() for text in suggested.figure().legends[0].get_texts()]
-    assert any(label.startswith("largest rate, measured") for label in labels)
+    assert any(label.startswith("limit of the curvature") for label in labels)
     untried = replace(suggested, race=None)
     assert untried.lr == 0.5 * suggested.limit.value
     assert [axes.get_title() for axes in untried.figure().axes] == [

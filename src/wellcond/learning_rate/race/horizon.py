@@ -25,7 +25,7 @@ SURE = 2.0
 ALIKE = 0.02
 """Log-losses that differ by less are equally good, however sure the difference."""
 CLOSE = 0.3
-"""A log-rate that differs from the script's own by less is not worth a change."""
+"""Log-rates that differ by less are not worth a change."""
 SPREAD = 0.1
 """A log-loss higher by this much counts 1/e: the mean of the log-rates with these weights is less noisy than the
 lowest."""
@@ -107,9 +107,14 @@ def choose(
     lr = math.exp(best)
     if own is not None and own in losses:
         place = math.log(own)
-        if are_good.all() or low <= place <= high or abs(best - place) < CLOSE:
+        if are_good.all() or low <= place <= high or is_close(lr, own):
             lr = own
     return Choice(lr, min(math.exp(low), lr), max(math.exp(high), lr))
+
+
+def is_close(lr: float, other: float) -> bool:
+    """Whether it does not matter which of two rates is taken."""
+    return abs(math.log(lr / other)) < CLOSE
 
 
 def _lift(losses: Array) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.meanfield.prediction import Prediction
+from wellcond.learning_rate.race.horizon import is_close
 from wellcond.learning_rate.race.outcome import ALL_UP, Race
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import COST, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH, SUGGESTED_LR_LOW
@@ -97,10 +98,15 @@ class SuggestedRate(Result):
         raced = f"of {len(self.race.runs)} rates, {finished}"
         if self.lr == self.race.own:
             answer = f"Keep lr = {number(self.lr)}: {raced}, none is better beyond noise."
-        else:
+        elif is_close(self.lr, self.race.best):
             answer = f"Start with lr = {number(self.lr)}: the best {raced}."
+        else:
+            is_lower = self.lr < self.race.best
+            why = "longer runs need lower rates" if is_lower else "higher ones did nearly as well"
+            answer = f"Start with lr = {number(self.lr)} for {self.race.steps:,} steps: {raced}, "
+            answer += f"{number(self.race.best)} ended lowest, and {why}."
         low, high = number(self.low), number(self.high)
-        span = f" Rates from {low} to {high} are equally good." if low != high else ""
+        span = "" if is_close(self.low, self.high) else f" Rates from {low} to {high} are equally good."
         edge = f" No rate up to {number(self.largest_trained)} diverged"
         edge += f"; {number(self.smallest_diverged)} did." if math.isfinite(self.smallest_diverged) else "."
         return f"{answer}{span}{edge}"
