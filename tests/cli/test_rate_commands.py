@@ -38,7 +38,7 @@ def test_the_rate_to_start_with_lowers_the_loss(tmp_path: Path) -> None:
     line = next(line for line in result.output.splitlines() if line.startswith("Start with lr = "))
     problem = built()
     x, y = problem.batches[0]
-    optimizer = torch.optim.SGD(problem.model.parameters(), lr=float(line.split("=")[1].split(":")[0]))
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=float(line.split()[4].rstrip(":")))
     losses = []
     for _ in range(20):
         optimizer.zero_grad()
