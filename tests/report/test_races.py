@@ -44,8 +44,17 @@ def test_a_rate_that_is_not_the_lowest_of_the_race_says_why() -> None:
         "Start with lr = 0.5 for 4,000 steps: of 5 rates, 2 of which were raced for 20 steps, 1 ended lowest, and "
         "longer runs need lower rates. No rate up to 2 diverged; 10 did."  # 0.5 to 0.52 is no range
     )
+    edge = SuggestedRate(None, None, Race(RUNS, Choice(1.0, 1.0, 1.0, True), steps=4000, own=2.0, steps_taken=70))
+    assert edge.verdict().endswith("10 did. None below 1 was raced to the end, and over 4,000 steps one may be better.")
     higher = SuggestedRate(None, None, Race(RUNS, Choice(1.5, 1.0, 1.5), steps=20, own=2.0, steps_taken=70))
     assert "1 ended lowest, and higher ones did nearly as well. Rates from 1 to 1.5 are" in higher.verdict()
+
+
+def test_why_nothing_is_predicted_is_said_where_theory_is_asked_for() -> None:
+    race = Race(RUNS, Choice(1.0, 1.0, 1.0), steps=20, own=2.0, steps_taken=70)
+    suggested = SuggestedRate(None, None, race, unpredicted="nothing: layer '3' is a MaxPool2d")
+    assert "MaxPool2d" not in str(suggested)
+    assert suggested.theory == {"Predicted, from the architecture": "nothing: layer '3' is a MaxPool2d"}
 
 
 def test_held_out_data_say_which_rate_is_the_lowest() -> None:

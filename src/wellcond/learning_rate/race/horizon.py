@@ -40,11 +40,19 @@ MOST_MOVED = math.log(6)
 
 @dataclass(frozen=True)
 class Choice:
-    """A learning rate, and the range around it that is equally good within the noise of the runs."""
+    """A learning rate, and the range around it that is equally good within the noise of the runs.
+
+    Attributes:
+        lr: The rate.
+        low: The lower end of the range.
+        high: Its upper end.
+        is_too_high: Whether the longer run would get a lower rate, had one been raced.
+    """
 
     lr: float
     low: float
     high: float
+    is_too_high: bool = False
 
 
 def last_losses(losses: Sequence[float]) -> Sequence[float]:
@@ -100,7 +108,8 @@ def choose(
     moved = min(drift * math.log(times), MOST_MOVED)
     middle = float(np.average(x, weights=np.exp((y[lowest] - y) / SPREAD)))
     largest = _neighbors(x, y <= y[lowest] + FLAT, lowest)[1]
-    best = max(fmean((middle, max(middle, largest))) - moved, float(x[0]))
+    wanted = fmean((middle, max(middle, largest))) - moved
+    best = max(wanted, float(x[0]))
     are_good = y <= y[lowest] + np.maximum(ALIKE, SURE * errors)
     low, high = _neighbors(x, are_good, lowest)
     low, high = max(min(low - moved, best), float(x[0])), max(high - moved, best)
@@ -109,7 +118,8 @@ def choose(
         place = math.log(own)
         if are_good.all() or low <= place <= high or is_close(lr, own):
             lr = own
-    return Choice(lr, min(math.exp(low), lr), max(math.exp(high), lr))
+    is_too_high = math.isclose(lr, rates[0]) and float(x[0]) - wanted > CLOSE
+    return Choice(lr, min(math.exp(low), lr), max(math.exp(high), lr), is_too_high)
 
 
 def is_close(lr: float, other: float) -> bool:

@@ -29,6 +29,7 @@ class SuggestedRate(Result):
         cost: Cost of all three. One u is a training step: forward and backward pass of one mini-batch.
         notes: What is missing, and why.
         status: "" or why the result is partial.
+        unpredicted: Why nothing is predicted from the architecture; "" if something is.
         reason: Where no rate trains, what explains it, if that is seen in the data; else "".
     """
 
@@ -38,6 +39,7 @@ class SuggestedRate(Result):
     cost: Cost = field(default_factory=Cost)
     notes: tuple[str, ...] = ()
     status: str = ""
+    unpredicted: str = ""
     reason: str = ""
 
     def raced(self, race: Race, cost: Cost, status: str = "") -> SuggestedRate:
@@ -109,13 +111,16 @@ class SuggestedRate(Result):
         span = "" if is_close(self.low, self.high) else f" Rates from {low} to {high} are equally good."
         edge = f" No rate up to {number(self.largest_trained)} diverged"
         edge += f"; {number(self.smallest_diverged)} did." if math.isfinite(self.smallest_diverged) else "."
+        if self.race.choice.is_too_high:
+            edge += f" None below {number(self.lr)} was raced to the end, and over {self.race.steps:,} steps one "
+            edge += "may be better."
         return f"{answer}{span}{edge}"
 
     @property
     def theory(self) -> dict[str, object]:
-        """The limit that was measured and the one that was predicted, by where they come from."""
+        """The limit that was measured and the one that was predicted, or why none was, by where they come from."""
         parts = {
             "Measured, from the curvature at these weights": self.limit,
-            "Predicted, from the architecture": self.predicted,
+            "Predicted, from the architecture": self.unpredicted or None if self.predicted is None else self.predicted,
         }
         return {title: part for title, part in parts.items() if part is not None}
