@@ -69,6 +69,8 @@ def test_an_interrupted_race_counts_runs_that_are_a_step_short() -> None:
     runs = {1.0: Run([3.0, *[1.5] * 18]), 10.0: Run([3.0, *[9.0] * 19])}
     race = Race(runs, Choice(1.0, 1.0, 1.0), steps=400, own=None, steps_taken=39, status="interrupted")
     assert (list(race.finished), race.best, race.smallest_diverged) == ([1.0], 1.0, 10.0)
+    partial = SuggestedRate(None, None, race, status="interrupted")
+    assert partial.verdict().startswith("Interrupted. So far: Start with lr = 1: the best of 2 rates, 1 of which were")
 
 
 def test_keeping_ones_rate_and_no_rate_at_all_are_answers() -> None:

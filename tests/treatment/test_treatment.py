@@ -213,6 +213,16 @@ def test_what_is_only_faster_at_first_does_not_help(after: float, best: str) -> 
         )
 
 
+def test_an_interrupt_leaves_no_final_word() -> None:
+    screening = treatment(PLAIN, Arm("bnp", screened=0.3), Arm("adam", screened=0.4), Arm("sgd", screened=math.inf))
+    assert replace(screening, is_complete=False).verdict() == (
+        "Interrupted after 3 runs. So far: untreated it ends at 1.1 (1 to 1.2) at lr 0.1, and no remedy has been "
+        "trained in full. In the screening, of 10 steps, bnp is lowest: 0.3."
+    )
+    helped = replace(treatment(PLAIN, arm("bnp", 0.5, 0.6, 0.7)), is_complete=False)
+    assert helped.verdict().startswith("Interrupted after 6 runs. So far: bnp helps: it ends at 0.6")
+
+
 def test_a_network_that_fits_needs_no_help() -> None:
     arms = [arm("untreated", 0.004, 0.0041), arm("sgd", 0.001, 0.0011)]
     result = replace(treatment(*arms), uninformed_loss=0.69)

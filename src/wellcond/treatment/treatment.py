@@ -10,6 +10,7 @@ from statistics import fmean
 from wellcond.problem.batches import ENOUGH_EXAMPLES
 from wellcond.results import Cost, Result, Row, number, text_table
 from wellcond.results.quantities import COST, STEPS
+from wellcond.results.text import sentence
 from wellcond.treatment.arm import Arm, Change
 from wellcond.treatment.judged_run import JudgedRun
 from wellcond.treatment.prices import median_of, price_table, unbeaten
@@ -160,6 +161,9 @@ class Treatment(Result):
 
     def verdict(self) -> str:
         """How far the remedies help; no more than the differences over seeds and held-out batches support."""
+        return self._verdict() if self.is_complete else f"{sentence(self.status)} So far: {self._verdict()}"
+
+    def _verdict(self) -> str:
         plain, best = self.untreated, self.best
         lowest = _lowest({name: arm for name, arm in self.arms.items() if arm is not plain})
         if best is None and lowest is None:
@@ -190,9 +194,19 @@ class Treatment(Result):
                 f"None of these helps for long: {ends}, with {faster.name} at {faster}, but after {self.long_steps} "
                 f"steps at {plain}, with {faster.name} at {treated}."
             )
+        if lowest is None and not self.is_complete:
+            return f"{ends}, and no remedy has been trained in full.{self._screened()}"
         if lowest is None:
             return f"None of these helps: {ends}, and no remedy finished."
         return f"None of these helps: {ends}, with {lowest.name} at {lowest}{self._why_no_help(lowest)}."
+
+    def _screened(self) -> str:
+        """Which arm did best in the screening; "" if none went through it."""
+        screened = {arm.name: arm.screened for arm in self.arms.values() if arm.screened is not None}
+        if not any(map(math.isfinite, screened.values())):
+            return ""
+        name = min(screened, key=screened.__getitem__)
+        return f" In the screening, of {self.screening_steps} steps, {name} is lowest: {number(screened[name])}."
 
     def _why_no_help(self, lowest: Arm) -> str:
         """Why the lowest arm does not help although it ends lower, and what would tell more; "" if it does not."""

@@ -11,6 +11,7 @@ from wellcond.learning_rate.race.horizon import is_close
 from wellcond.learning_rate.race.outcome import ALL_UP, Race
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import COST, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH, SUGGESTED_LR_LOW
+from wellcond.results.text import sentence
 
 DIAGNOSE = "wc.diagnose(problem, optimizer) looks for the reason."
 SAFE_SHARE = 0.5
@@ -83,6 +84,10 @@ class SuggestedRate(Result):
 
     def verdict(self) -> str:
         """Which rate, and why."""
+        is_partial = self.status and self.race is not None and self.race.runs
+        return f"{sentence(self.status)} So far: {self._verdict()}" if is_partial else self._verdict()
+
+    def _verdict(self) -> str:
         if self.race is None:
             if not math.isfinite(self.lr):
                 return "No rate was raced, and the curvature at these weights sets no limit."
