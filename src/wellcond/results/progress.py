@@ -106,7 +106,7 @@ def announce(progress: Progress, steps: float, seconds: float, share: float = 0.
         seconds: What they take, by a step that was timed.
         share: Share of all work that is done.
     """
-    text = f"at most {steps:.0f} training steps, about {seconds:.2g} s"
+    text = f"at most {steps:,.0f} training steps, about {duration(seconds)}"
     if isinstance(progress, Bar):
         progress.plan(text)
     else:
