@@ -151,21 +151,10 @@ class Arm:
             other: The arm to compare with.
             comparisons: As in `Change.of`.
         """
-        differences = self._differences(other)
-        return Change.of(differences, comparisons=comparisons) if differences else None
-
-    def is_noisier_over_seeds(self, other: Arm) -> bool:
-        """Whether more seeds would narrow the interval of their difference more than more held-out batches would."""
-        differences = self._differences(other)
-        over_seeds = Change.of([[fmean(of_seed)] for of_seed in differences])
-        over_batches = Change.of([[fmean(of_batch) for of_batch in zip(*differences, strict=True)]])
-        return over_seeds.high - over_seeds.low >= over_batches.high - over_batches.low
-
-    def _differences(self, other: Arm) -> list[list[float]]:
-        """This arm's loss less the other's, by seed and then by held-out batch, each at its best rate."""
         ours, theirs = self._best_runs, other._best_runs
         pairs = [(ours[seed].judged, theirs[seed].judged) for seed in ours.keys() & theirs.keys()]
-        return [[a - b for a, b in zip(*pair, strict=True)] for pair in pairs]
+        differences = [[a - b for a, b in zip(*pair, strict=True)] for pair in pairs]
+        return Change.of(differences, comparisons=comparisons) if differences else None
 
     @property
     def outcome(self) -> str:
