@@ -159,6 +159,8 @@ def picture(results: dict[str, Any]) -> None:
     axes.plot([], [], "|", color=GRAY, label="the second best")
     axes.axvline(1.0, color=GRAY, linewidth=0.8)
     axes.set_xscale("log")
+    axes.set_xticks([SHOWN[0], 0.01, 0.1, 1, SHOWN[1]], ["≤ 0.001", "0.01", "0.1", "1", "≥ 3"])
+    axes.minorticks_off()
     axes.set_yticks(range(len(every)), list(every), fontsize=8)
     axes.invert_yaxis()
     steps = results["steps"] * results["longer"]

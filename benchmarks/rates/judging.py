@@ -45,6 +45,10 @@ class Judge:
         """The rate with the lowest smoothed loss."""
         return ALL[name].rates[int(self.smoothed(name, steps)[0].argmin())]
 
+    def first(self, name: str) -> float:
+        """The logarithm of the size of the first loss."""
+        return math.log(abs(float(self._curves[f"{name}/first"])))
+
     def noise(self, name: str, steps: int) -> float:
         """The root mean square, near the best rate, of what smoothing takes away: the noise of a log-loss."""
         smooth, log_losses = self.smoothed(name, steps)

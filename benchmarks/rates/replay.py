@@ -94,10 +94,7 @@ class RecordedRun:
             else:
                 self.diverged_at = len(self.losses) + 1
 
-    def loss_if_constant(self, _batches: Any) -> float | None:
-        return None
-
-    def loss_of_constant(self, _batches: Any) -> float | None:
+    def best_constant(self, _batches: Any) -> None:
         return None
 
     def release(self) -> None:

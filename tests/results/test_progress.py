@@ -37,7 +37,7 @@ def inner(progress: Progress | None = None) -> str:
 @shows_progress
 def outer(progress: Progress | None = None) -> str:
     if progress is not None:
-        announce(progress, 100, 3.2)
+        announce(progress, 28_000, 420.0)
         progress("outer", 0.2)
     return inner()
 
@@ -50,7 +50,7 @@ def test_nothing_is_written_into_a_pipe(capfd: pytest.CaptureFixture[str]) -> No
 def test_one_bar_for_a_call_and_all_that_it_calls(terminal: io.StringIO) -> None:
     assert outer() == "done"
     text = terminal.getvalue()
-    assert "at most 100 training steps, about 3.2 s: outer" in text
+    assert "at most 28,000 training steps, about 7 min 0 s: outer" in text
     assert "inner" not in text
     assert inner() == "done"
     assert "inner" in terminal.getvalue()
@@ -59,7 +59,7 @@ def test_one_bar_for_a_call_and_all_that_it_calls(terminal: io.StringIO) -> None
 def test_who_passes_a_progress_gets_it_and_no_bar(terminal: io.StringIO) -> None:
     seen: list[tuple[str, float]] = []
     outer(progress=lambda what, share: seen.append((what, share)))
-    assert seen == [("at most 100 training steps, about 3.2 s", 0.0), ("outer", 0.2)]
+    assert seen == [("at most 28,000 training steps, about 7 min 0 s", 0.0), ("outer", 0.2)]
     assert terminal.getvalue() == ""
 
 

@@ -64,7 +64,13 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     "within noise": (
         [PLAIN, arm("bnp", 0.4, 1.3, 0.9)],
         "None of these helps: untreated it ends at 1.1 (1 to 1.2) at lr 0.1, with bnp at 0.9 (0.4 to 1.3) at lr 0.1, "
-        "which is within the noise of 3 seeds; more steps or seeds may tell.",
+        "which is within noise; fewer arms and more seeds would tell: remedies=['bnp'], seeds=range(3, 23).",
+        "untreated",
+    ),
+    "lower, but drawn at random": (
+        [PLAIN, arm("bnp", 0.5, 0.6, 0.7, is_random=True), arm("adam", 1.0, 1.2, 1.2)],
+        "None of these helps: untreated it ends at 1.1 (1 to 1.2) at lr 0.1, with bnp at 0.6 (0.5 to 0.7) at lr 0.1, "
+        "a remedy drawn at random, which never wins; remedies=['bnp'] tries it for itself.",
         "untreated",
     ),
     "higher": (
@@ -74,7 +80,8 @@ CASES: dict[str, tuple[list[Arm], str, str | None]] = {
     ),
     "less than a hundredth is no help": (
         [arm("untreated", 0.41), arm("bnp", 0.4069)],
-        "None of these helps: untreated it ends at 0.41 at lr 0.1, with bnp at 0.407 at lr 0.1.",
+        "None of these helps: untreated it ends at 0.41 at lr 0.1, with bnp at 0.407 at lr 0.1, which is "
+        "too little to matter.",
         "untreated",
     ),
     "losses may be negative": (
@@ -144,6 +151,15 @@ def test_seeds_and_batches_add_to_the_interval() -> None:
     assert change == pytest.approx((3.5, 3.5 - half, 3.5 + half))
 
 
+def test_of_one_seed_the_held_out_data_are_the_noise() -> None:
+    losses = {"untreated": (1.0, 1.0, 1.0), "bnp": (0.2, 1.1, 0.8)}
+    arms = [arm(name, JudgedRun([1.0] * 20, checks=(Check(20, each, each),))) for name, each in losses.items()]
+    assert (
+        "with bnp at 0.7 at lr 0.1, which is within the noise of the held-out data; more of them (validation=) or more "
+        "steps may tell." in treatment(*arms).verdict()
+    )
+
+
 def simulated(draw: random.Random, name: str, levels: list[float], scale: float) -> Arm:
     """Five seeds of an arm that is as good as any: effects of its seeds and batches, and noise."""
     of_batch = [level + scale * draw.gauss(0, 0.2) for level in levels]
@@ -189,6 +205,16 @@ def test_what_is_only_faster_at_first_does_not_help(after: float, best: str) -> 
             "None of these helps for long: untreated it ends at 1.05 (1 to 1.1) at lr 0.1, with adam at 0.55 (0.5 to "
             f"0.6) at lr 0.1, but after 200 steps at 0.6, with adam at {'0.6' if after == 0.6 else 'no finite loss'}."
         )
+
+
+def test_an_interrupt_leaves_no_final_word() -> None:
+    screening = treatment(PLAIN, Arm("bnp", screened=0.3), Arm("adam", screened=0.4), Arm("sgd", screened=math.inf))
+    assert replace(screening, is_complete=False).verdict() == (
+        "Interrupted after 3 runs. So far: untreated it ends at 1.1 (1 to 1.2) at lr 0.1, and no remedy has been "
+        "trained in full. In the screening, of 10 steps, bnp is lowest: 0.3."
+    )
+    helped = replace(treatment(PLAIN, arm("bnp", 0.5, 0.6, 0.7)), is_complete=False)
+    assert helped.verdict().startswith("Interrupted after 6 runs. So far: bnp helps: it ends at 0.6")
 
 
 def test_a_network_that_fits_needs_no_help() -> None:

@@ -107,7 +107,7 @@ def announce(progress: Progress, steps: float, seconds: float, share: float = 0.
         share: Share of all work that is done.
         memory: What it holds, in words.
     """
-    text = f"at most {steps:.0f} training steps, about {seconds:.2g} s{f'; {memory}' if memory else ''}"
+    text = f"at most {steps:,.0f} training steps, about {duration(seconds)}{f'; {memory}' if memory else ''}"
     if isinstance(progress, Bar):
         progress.plan(text)
     else:

@@ -1,8 +1,8 @@
-"""The loss of the best constant prediction, next to which a run shows whether it has learned anything of the inputs."""
+"""The best constant prediction, next to which a run shows whether it has learned anything of the inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,31 +20,46 @@ SAME = 0.02
 sigmoids that no rate trains, and 0.2 and more where transformers wait on their first plateau."""
 
 
-def loss_of_constant(
-    problem: Problem, evaluations: Sequence[Evaluation], is_asked: Callable[[Sequence[Tensor]], bool]
-) -> float | None:
-    """The loss of the best constant prediction of some batches.
+class BestConstant:
+    """The best constant prediction of some batches.
 
     Args:
         problem: Its loss.
         evaluations: The batches at the present weights.
-        is_asked: Whether outputs are such that the constant is to be compared with.
-
-    Returns:
-        None where it is not asked for or not known, and where targets are all the same, as a GAN's: a constant gets
-        them right, so that it is no yardstick.
     """
-    outputs = [each.outputs.detach() for each in evaluations if each.outputs is not None]
-    if len(outputs) < len(evaluations) or not is_asked(outputs):
-        return None
-    targets = [each.targets for each in evaluations]
-    least = constant_loss(problem.loss_of_outputs, problem.likelihood, outputs, targets)
-    if least is None or abs(least) < 1e-4 * min(abs(float(evaluations[0].loss.detach())), 1.0):
-        return None
-    return least
+
+    def __init__(self, problem: Problem, evaluations: Sequence[Evaluation]) -> None:
+        self._problem, self._evaluations = problem, evaluations
+        self._outputs = [each.outputs.detach() for each in evaluations if each.outputs is not None]
+
+    def loss_if_outputs_agree(self) -> float | None:
+        """Its loss, where the outputs hardly depend on the inputs; None if they do, or if that loss is not known.
+
+        A network that is slow to start is at the same loss for a while, but its outputs differ from input to input.
+        """
+        return self._loss() if self._has_all() and _hardly_vary(self._outputs) else None
+
+    def loss_of_many(self) -> float | None:
+        """Its loss, whatever the outputs depend on; None if it is not known.
+
+        So too if the examples are too few to say what it is on others: a constant with an output for each of them would
+        fit them.
+        """
+        return self._loss() if self._has_all() and _are_many(self._outputs) else None
+
+    def _has_all(self) -> bool:
+        return len(self._outputs) == len(self._evaluations)
+
+    def _loss(self) -> float | None:
+        """None where targets are all the same, as a GAN's: a constant gets them right, so that it is no yardstick."""
+        problem, targets = self._problem, [each.targets for each in self._evaluations]
+        least = constant_loss(problem.loss_of_outputs, problem.likelihood, self._outputs, targets)
+        if least is None or abs(least) < 1e-4 * min(abs(float(self._evaluations[0].loss.detach())), 1.0):
+            return None
+        return least
 
 
-def hardly_vary(outputs: Sequence[Tensor]) -> bool:
+def _hardly_vary(outputs: Sequence[Tensor]) -> bool:
     """Whether outputs hardly differ from example to example, compared with their size."""
     if any(not each.dim() or each.shape[1:] != outputs[0].shape[1:] for each in outputs):
         return False
@@ -52,7 +67,7 @@ def hardly_vary(outputs: Sequence[Tensor]) -> bool:
     return bool((every - every.mean(0)).square().mean() <= SAME**2 * every.square().mean())
 
 
-def are_many(outputs: Sequence[Tensor]) -> bool:
+def _are_many(outputs: Sequence[Tensor]) -> bool:
     """Whether there are many examples for every output of one."""
     return all(each.dim() for each in outputs) and sum(map(len, outputs)) >= MANY * max(1, outputs[0][0].numel())
 

@@ -21,7 +21,7 @@ from wellcond.problem.batches import Batch
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost, Progress
 from wellcond.results.run import Run
-from wellcond.training.constant_prediction import are_all_the_same, are_many, hardly_vary, loss_of_constant
+from wellcond.training.constant_prediction import BestConstant, are_all_the_same
 from wellcond.training.optimizers import scaler_copy, take_step
 from wellcond.training.shared_steps import shared_loss
 
@@ -170,23 +170,8 @@ class CopyRun:
         self._trainer.cost += Cost(forwards=len(outputs))
         return outputs
 
-    def loss_if_constant(self, batches: Sequence[Batch]) -> float | None:
-        """The loss of the best constant prediction of some batches, where the outputs hardly depend on the inputs.
-
-        None if they do, if all inputs are the same, or if that loss is not known. A network that is slow to start is at
-        the same loss for a while, but its outputs differ from input to input.
-        """
-        return self._constant_loss(batches, hardly_vary)
-
-    def loss_of_constant(self, batches: Sequence[Batch]) -> float | None:
-        """The loss of the best constant prediction of some batches, whatever the outputs depend on.
-
-        None if all inputs are the same, if that loss is not known, or if the examples are too few to say what it is on
-        others: a constant with an output for each of them would fit them.
-        """
-        return self._constant_loss(batches, are_many)
-
-    def _constant_loss(self, batches: Sequence[Batch], is_asked: Callable[[Sequence[Tensor]], bool]) -> float | None:
+    def best_constant(self, batches: Sequence[Batch]) -> BestConstant | None:
+        """The best constant prediction of some batches; None if all inputs are the same, or a loss is not finite."""
         if are_all_the_same([inputs for inputs, _ in batches]):
             return None
         try:
@@ -195,7 +180,7 @@ class CopyRun:
         except WellcondError:  # a sum, or a loss that is not finite, has no mean to compare with
             return None
         self._trainer.cost += Cost(forwards=len(batches))
-        return loss_of_constant(self.problem, evaluations, is_asked)
+        return BestConstant(self.problem, evaluations)
 
     @contextlib.contextmanager
     def parked(self) -> Iterator[None]:

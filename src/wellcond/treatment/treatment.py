@@ -9,6 +9,7 @@ from statistics import fmean
 
 from wellcond.results import Cost, Result, Row, number, text_table
 from wellcond.results.quantities import COST, STEPS
+from wellcond.results.text import sentence
 from wellcond.treatment.arm import Arm, Change
 from wellcond.treatment.judged_run import JudgedRun
 from wellcond.treatment.prices import median_of, price_table, unbeaten
@@ -17,6 +18,8 @@ UNTREATED = "untreated"
 RATE = "rate"
 TOGETHER = " + "
 """Between the names of remedies that are applied together."""
+MORE_SEEDS = 20
+"""By which a gain that is within noise can be told: four times as many as `treat` has halve the noise of seeds."""
 LITTLE = 0.05
 """Few seeds have wide intervals: an arm that ends higher by more than this share of the untreated loss is worse."""
 SLOWER = 1.5
@@ -159,6 +162,9 @@ class Treatment(Result):
 
     def verdict(self) -> str:
         """How far the remedies help; no more than the differences over seeds and held-out batches support."""
+        return self._verdict() if self.is_complete else f"{sentence(self.status)} So far: {self._verdict()}"
+
+    def _verdict(self) -> str:
         plain, best = self.untreated, self.best
         lowest = _lowest({name: arm for name, arm in self.arms.items() if arm is not plain})
         if best is None and lowest is None:
@@ -189,14 +195,34 @@ class Treatment(Result):
                 f"None of these helps for long: {ends}, with {faster.name} at {faster}, but after {self.long_steps} "
                 f"steps at {plain}, with {faster.name} at {treated}."
             )
+        if lowest is None and not self.is_complete:
+            return f"{ends}, and no remedy has been trained in full.{self._screened()}"
         if lowest is None:
             return f"None of these helps: {ends}, and no remedy finished."
-        verdict = f"None of these helps: {ends}, with {lowest.name} at {lowest}"
+        return f"None of these helps: {ends}, with {lowest.name} at {lowest}{self._why_no_help(lowest)}."
+
+    def _screened(self) -> str:
+        """Which arm did best in the screening; "" if none went through it."""
+        screened = {arm.name: arm.screened for arm in self.arms.values() if arm.screened is not None}
+        if not any(map(math.isfinite, screened.values())):
+            return ""
+        name = min(screened, key=screened.__getitem__)
+        return f" In the screening, of {self.screening_steps} steps, {name} is lowest: {number(screened[name])}."
+
+    def _why_no_help(self, lowest: Arm) -> str:
+        """Why the lowest arm does not help although it ends lower, and what would tell more; "" if it does not."""
         change = self.change(lowest)
-        if change is not None and change.mean < 0 <= change.high:
-            tried = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "the held-out batches"
-            return f"{verdict}, which is within the noise of {tried}; more steps or seeds may tell."
-        return f"{verdict}."
+        if change is None or change.mean >= 0:
+            return ""
+        if change.high >= 0 and len(self.seeds) == 1:
+            return ", which is within the noise of the held-out data; more of them (validation=) or more steps may tell"
+        if change.high >= 0:
+            fresh = max(self.seeds) + 1
+            again = f"remedies=[{lowest.name!r}], seeds=range({fresh}, {fresh + MORE_SEEDS})"
+            return f", which is within noise; fewer arms and more seeds would tell: {again}"
+        if not self.helps(lowest):
+            return ", which is too little to matter"
+        return f", a remedy drawn at random, which never wins; remedies=[{lowest.name!r}] tries it for itself"
 
     def _controls(self, best: Arm) -> str:
         """How the rate alone, and a remedy drawn at random, compare with the best."""

@@ -68,10 +68,7 @@ class SimulatedRun:
         else:
             self.diverged_at = taken + 1
 
-    def loss_if_constant(self, _batches: Sequence[Any]) -> float | None:
-        return None
-
-    def loss_of_constant(self, _batches: Sequence[Any]) -> float | None:
+    def best_constant(self, _batches: Sequence[Any]) -> None:
         return None
 
     def release(self) -> None:

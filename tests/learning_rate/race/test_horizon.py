@@ -27,6 +27,10 @@ def test_a_longer_run_gets_a_smaller_rate_but_none_below_those_that_finished() -
     assert rates[1] == pytest.approx(RATES[3] / 4**DRIFT, rel=1e-4)
     assert rates[-1] == pytest.approx(RATES[3] / math.exp(MOST_MOVED), rel=1e-4)
     assert choose(ends(1.0, 4.0, 16.0, 64.0), times=1e6).lr == pytest.approx(RATES[0])
+    at_the_edge = choose(ends(1.0, 4.0, 16.0, 64.0), times=2.4 ** (1 / DRIFT))  # 2.4 times lower
+    assert (at_the_edge.lr, at_the_edge.is_too_high) == (pytest.approx(RATES[0]), True)
+    assert not choose(ends(4.0, 1.0, 4.0, 64.0), times=2.4 ** (1 / DRIFT)).is_too_high  # just there
+    assert not choose(ends(1.0, 4.0, 16.0, 64.0), times=1.2).is_too_high  # hardly lower
     assert choose(ends(9.0, 1.0, 4.0, 16.0), times=16.0, drift=0.0).lr == pytest.approx(RATES[1], rel=1e-4)
 
 

@@ -24,6 +24,7 @@ from wellcond.learning_rate.race.outcome import Race
 from wellcond.learning_rate.race.race import race
 from wellcond.learning_rate.race.suggest_lr import planned_steps, suggest_lr
 from wellcond.learning_rate.race.suggested_rate import SuggestedRate
+from wellcond.results import Cost
 from wellcond.results.quantities import COST, MAX_LR, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH
 from wellcond.training.copy_run import CopyRun
 from wellcond.training.copy_trainer import MEASURED_STEPS, CopyTrainer
@@ -179,7 +180,7 @@ def test_rows_text_and_picture_hold_the_rate_and_what_it_comes_from() -> None:
     assert list(suggested.theory.values()) == [suggested.limit, suggested.predicted]
     assert f"lr = {suggested.lr:.3g}" in suggested.verdict()
     labels = [text.get_text() for text in suggested.figure().legends[0].get_texts()]
-    assert any(label.startswith("largest rate, measured") for label in labels)
+    assert any(label.startswith("limit of the curvature") for label in labels)
     untried = replace(suggested, race=None)
     assert untried.lr == 0.5 * suggested.limit.value
     assert [axes.get_title() for axes in untried.figure().axes] == [
@@ -272,11 +273,15 @@ def test_outputs_that_differ_from_input_to_input_are_not_those_of_a_constant() -
     model, loader = classifier()
     trainer = CopyTrainer(wc.Problem(model, nn.CrossEntropyLoss(), loader), SGD(model.parameters(), lr=0.1))
     run = trainer.start()
-    assert run.loss_if_constant([trainer.batch]) is None
+    constant = run.best_constant([trainer.batch])
+    assert constant is not None
+    assert constant.loss_if_outputs_agree() is None
     for parameter in list(run.model.parameters())[2:3]:  # weights of the last layer
         nn.init.zeros_(parameter)
     labels = trainer.batch[1].bincount().double() / len(trainer.batch[1])
-    assert run.loss_if_constant([trainer.batch]) == pytest.approx(float(-(labels * labels.log()).sum()))
+    constant = run.best_constant([trainer.batch])
+    assert constant is not None
+    assert constant.loss_if_outputs_agree() == pytest.approx(float(-(labels * labels.log()).sum()))
 
 
 @pytest.mark.slow
@@ -292,6 +297,7 @@ def test_no_rate_trains_where_all_stay_above_the_best_constant_though_outputs_di
     assert "the best constant prediction has" in suggested.verdict()
     assert "(unscaled-input)" in suggested.verdict()
     assert "(unscaled-target)" in suggested.verdict()
+    assert suggested.cost.u <= planned_steps(1000)
     assert suggested.race is not None
     variance = float(prices.var(correction=0))
     assert min(run.losses[-1] for run in suggested.race.finished.values()) > 1.2 * variance
@@ -305,8 +311,22 @@ def test_the_loss_of_a_constant_needs_more_examples_than_it_has_entries() -> Non
     trainer = CopyTrainer(wc.Problem(model, nn.CrossEntropyLoss(), loader), SGD(model.parameters(), lr=0.1))
     run, (x, y) = trainer.start(), trainer.batch
     labels = y.bincount().double() / len(y)
-    assert run.loss_of_constant([(x, y)] * 10) == pytest.approx(float(torch.special.entr(labels).sum()))
-    assert run.loss_of_constant([(x[:5], y[:5])]) is None
+    many, few = run.best_constant([(x, y)] * 10), run.best_constant([(x[:5], y[:5])])
+    assert many is not None
+    assert many.loss_of_many() == pytest.approx(float(torch.special.entr(labels).sum()))
+    assert few is not None
+    assert few.loss_of_many() is None
+
+
+def test_a_constant_is_asked_twice_and_the_batches_pass_once() -> None:
+    model, loader = classifier()
+    trainer = CopyTrainer(wc.Problem(model, nn.CrossEntropyLoss(), loader), SGD(model.parameters(), lr=0.1))
+    run, before = trainer.start(), trainer.cost
+    constant = run.best_constant([trainer.batch] * 3)
+    assert constant is not None
+    assert constant.loss_if_outputs_agree() is None
+    assert constant.loss_of_many() is not None
+    assert trainer.cost - before == Cost(forwards=3)
 
 
 def test_the_own_rate_is_raced_to_the_end_and_groups_keep_their_proportions() -> None:

@@ -138,7 +138,7 @@ def _with_prediction_of_sgd(suggested: SuggestedRate, problem: Problem) -> Sugge
     try:
         predicted = predict(problem, momentum=momentum)
     except (WellcondError, ValueError) as error:
-        return replace(suggested, notes=(*suggested.notes, f"no prediction from the architecture: {error}"))
+        return replace(suggested, unpredicted=f"nothing: {error}")
     note = f"the prediction is for SGD with momentum {momentum:g} and one learning rate"
     return replace(suggested, predicted=predicted, notes=(*suggested.notes, note))
 

@@ -25,7 +25,7 @@ SURE = 2.0
 ALIKE = 0.02
 """Log-losses that differ by less are equally good, however sure the difference."""
 CLOSE = 0.3
-"""A log-rate that differs from the script's own by less is not worth a change."""
+"""Log-rates that differ by less are not worth a change."""
 SPREAD = 0.1
 """A log-loss higher by this much counts 1/e: the mean of the log-rates with these weights is less noisy than the
 lowest."""
@@ -40,11 +40,19 @@ MOST_MOVED = math.log(6)
 
 @dataclass(frozen=True)
 class Choice:
-    """A learning rate, and the range around it that is equally good within the noise of the runs."""
+    """A learning rate, and the range around it that is equally good within the noise of the runs.
+
+    Attributes:
+        lr: The rate.
+        low: The lower end of the range.
+        high: Its upper end.
+        is_too_high: Whether the longer run would get a lower rate, had one been raced.
+    """
 
     lr: float
     low: float
     high: float
+    is_too_high: bool = False
 
 
 def last_losses(losses: Sequence[float]) -> Sequence[float]:
@@ -100,16 +108,23 @@ def choose(
     moved = min(drift * math.log(times), MOST_MOVED)
     middle = float(np.average(x, weights=np.exp((y[lowest] - y) / SPREAD)))
     largest = _neighbors(x, y <= y[lowest] + FLAT, lowest)[1]
-    best = max(fmean((middle, max(middle, largest))) - moved, float(x[0]))
+    wanted = fmean((middle, max(middle, largest))) - moved
+    best = max(wanted, float(x[0]))
     are_good = y <= y[lowest] + np.maximum(ALIKE, SURE * errors)
     low, high = _neighbors(x, are_good, lowest)
     low, high = max(min(low - moved, best), float(x[0])), max(high - moved, best)
     lr = math.exp(best)
     if own is not None and own in losses:
         place = math.log(own)
-        if are_good.all() or low <= place <= high or abs(best - place) < CLOSE:
+        if are_good.all() or low <= place <= high or is_close(lr, own):
             lr = own
-    return Choice(lr, min(math.exp(low), lr), max(math.exp(high), lr))
+    is_too_high = math.isclose(lr, rates[0]) and float(x[0]) - wanted > CLOSE
+    return Choice(lr, min(math.exp(low), lr), max(math.exp(high), lr), is_too_high)
+
+
+def is_close(lr: float, other: float) -> bool:
+    """Whether it does not matter which of two rates is taken."""
+    return abs(math.log(lr / other)) < CLOSE
 
 
 def _lift(losses: Array) -> float:

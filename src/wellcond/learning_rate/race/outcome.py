@@ -66,13 +66,16 @@ class Race:
 
     @property
     def finished(self) -> dict[float, Run]:
-        """The longest runs, but for those whose loss went up."""
-        return {lr: run for lr, run in self.runs.items() if len(run.losses) == self.longest and not went_up(run)}
+        """The longest runs, but for those whose loss went up; where the race was interrupted some are a step short."""
+        length = self.longest - bool(self.status)
+        return {lr: run for lr, run in self.runs.items() if len(run.losses) >= length and not went_up(run)}
 
     @property
     def best(self) -> float:
-        """The rate with the lowest loss among the longest runs; nan if every loss went up."""
-        return min(self.finished, key=lambda lr: last_loss(self.runs[lr].losses), default=math.nan)
+        """The rate that ended lowest, on held-out data where there are any; nan if every loss went up."""
+        losses = {lr: last_loss(run.losses) for lr, run in self.finished.items()}
+        losses |= {lr: fmean(self.held_out[lr]) for lr in losses.keys() & self.held_out.keys()}
+        return min(losses, key=losses.__getitem__, default=math.nan)
 
     @property
     def largest_trained(self) -> float:

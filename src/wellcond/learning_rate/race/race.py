@@ -217,14 +217,17 @@ class _Race:
         if not finished:
             return ""
         lowest = min(fmean(run.losses[-len(recent) :]) for run in finished)
-        constant = finished[0].loss_if_constant(recent)
-        if constant is not None and lowest >= constant - LEARNED * abs(constant):
-            return LIKE_CONSTANT.format(constant=number(constant))
+        constant = finished[0].best_constant(recent)
+        if constant is None:
+            return ""
+        loss = constant.loss_if_outputs_agree()
+        if loss is not None and lowest >= loss - LEARNED * abs(loss):
+            return LIKE_CONSTANT.format(constant=number(loss))
         if any(falls(run.losses[len(run.losses) // 3 :]) for run in finished):
             return ""
-        constant = finished[0].loss_of_constant(recent)
-        if constant is not None and lowest > constant + FAR_ABOVE * abs(constant):
-            return ABOVE_CONSTANT.format(loss=number(lowest), constant=number(constant))
+        loss = constant.loss_of_many()
+        if loss is not None and lowest > loss + FAR_ABOVE * abs(loss):
+            return ABOVE_CONSTANT.format(loss=number(lowest), constant=number(loss))
         return ""
 
     def _judged(self, run: CopyRun) -> list[float]:

@@ -194,7 +194,7 @@ def _limits(
         report: Called as (what is being done, share of all work done), up to a tenth.
     """
     part = Problem(problem.model, problem.loss, batches, problem.batchnorm, dropout=problem.dropout)
-    limit, predicted, notes = None, None, []
+    limit, predicted, unpredicted, notes = None, None, "", []
     settings = {"tol": 0.1, "confidence": None, "max_matvecs": PRODUCTS}
     try:
         report("largest stable learning rate", 0.0)
@@ -208,11 +208,11 @@ def _limits(
         try:
             predicted = predict(part, momentum=mu)
         except (WellcondError, ValueError) as error:
-            notes.append(f"no prediction from the architecture: {error}")
+            unpredicted = f"nothing: {error}"
     report("largest stable learning rate", 0.1)
     if precision := problem.says_precision("the rates are raced", "their limit is measured"):
         notes.append(precision)
-    return SuggestedRate(limit, predicted, None, part.cost, tuple(notes))
+    return SuggestedRate(limit, predicted, None, part.cost, tuple(notes), unpredicted=unpredicted)
 
 
 def _unscaled(batch: Batch) -> str:

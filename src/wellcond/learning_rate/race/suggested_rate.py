@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.meanfield.prediction import Prediction
+from wellcond.learning_rate.race.horizon import is_close
 from wellcond.learning_rate.race.outcome import ALL_UP, Race
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import COST, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH, SUGGESTED_LR_LOW
+from wellcond.results.text import sentence
 
 DIAGNOSE = "wc.diagnose(problem, optimizer) looks for the reason."
 SAFE_SHARE = 0.5
@@ -28,6 +30,7 @@ class SuggestedRate(Result):
         cost: Cost of all three. One u is a training step: forward and backward pass of one mini-batch.
         notes: What is missing, and why.
         status: "" or why the result is partial.
+        unpredicted: Why nothing is predicted from the architecture; "" if something is.
         reason: Where no rate trains, what explains it, if that is seen in the data; else "".
     """
 
@@ -37,6 +40,7 @@ class SuggestedRate(Result):
     cost: Cost = field(default_factory=Cost)
     notes: tuple[str, ...] = ()
     status: str = ""
+    unpredicted: str = ""
     reason: str = ""
 
     def raced(self, race: Race, cost: Cost, status: str = "") -> SuggestedRate:
@@ -80,6 +84,10 @@ class SuggestedRate(Result):
 
     def verdict(self) -> str:
         """Which rate, and why."""
+        is_partial = self.status and self.race is not None and self.race.runs
+        return f"{sentence(self.status)} So far: {self._verdict()}" if is_partial else self._verdict()
+
+    def _verdict(self) -> str:
         if self.race is None:
             if not math.isfinite(self.lr):
                 return "No rate was raced, and the curvature at these weights sets no limit."
@@ -97,19 +105,27 @@ class SuggestedRate(Result):
         raced = f"of {len(self.race.runs)} rates, {finished}"
         if self.lr == self.race.own:
             answer = f"Keep lr = {number(self.lr)}: {raced}, none is better beyond noise."
-        else:
+        elif is_close(self.lr, self.race.best):
             answer = f"Start with lr = {number(self.lr)}: the best {raced}."
+        else:
+            is_lower = self.lr < self.race.best
+            why = "longer runs need lower rates" if is_lower else "higher ones did nearly as well"
+            answer = f"Start with lr = {number(self.lr)} for {self.race.steps:,} steps: {raced}, "
+            answer += f"{number(self.race.best)} ended lowest, and {why}."
         low, high = number(self.low), number(self.high)
-        span = f" Rates from {low} to {high} are equally good." if low != high else ""
+        span = "" if is_close(self.low, self.high) else f" Rates from {low} to {high} are equally good."
         edge = f" No rate up to {number(self.largest_trained)} diverged"
         edge += f"; {number(self.smallest_diverged)} did." if math.isfinite(self.smallest_diverged) else "."
+        if self.race.choice.is_too_high:
+            edge += f" None below {number(self.lr)} was raced to the end, and over {self.race.steps:,} steps one "
+            edge += "may be better."
         return f"{answer}{span}{edge}"
 
     @property
     def theory(self) -> dict[str, object]:
-        """The limit that was measured and the one that was predicted, by where they come from."""
+        """The limit that was measured and the one that was predicted, or why none was, by where they come from."""
         parts = {
             "Measured, from the curvature at these weights": self.limit,
-            "Predicted, from the architecture": self.predicted,
+            "Predicted, from the architecture": self.unpredicted or None if self.predicted is None else self.predicted,
         }
         return {title: part for title, part in parts.items() if part is not None}

@@ -32,9 +32,9 @@ def suggestion_figure(suggestion: SuggestedRate) -> Figure:
         return prediction_figure(predicted)
     if race is None or not race.longest:
         raise OutputError("there was no race and no prediction, so there is nothing to draw.")
-    limits = {} if suggestion.limit is None else {"largest rate, measured": suggestion.limit.value}
+    limits = {} if suggestion.limit is None else {"limit of the curvature": suggestion.limit.value}
     if predicted is not None:
-        limits["largest rate, predicted"] = float(predicted.max_lr)
+        limits["limit predicted"] = float(predicted.max_lr)
     return race_figure(race, limits)
 
 
