@@ -678,9 +678,23 @@ def parts_of(training: Training) -> dict[str, Any]:
 
 
 AS_IN_THE_README = """
+import importlib
+import os
+import sys
 import torch
 import wellcond as wc
 from torch import nn
+
+importlib.import_module("torch._dynamo")  # which every optimizer needs, once for all processes
+for folder, last in zip(sys.argv[1::2], sys.argv[2::2]):
+    child = os.fork()
+    if child == 0:  # what follows is the script, and ends as a script does
+        os.chdir(folder)
+        os.dup2(os.open("stderr", os.O_WRONLY | os.O_CREAT), 2)
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    os._exit(0)
 
 model, x = nn.Linear(3, 1), torch.ones(8, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -691,23 +705,31 @@ for _ in range(7):
     value.backward()
     optimizer.step()
     rec.step(value, (x, x[:, :1]))
-{last}
+exec(last)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("last", "code"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
-def test_a_script_that_ends_without_closing_its_recorder_has_recorded_all_steps(
-    last: str, code: int, tmp_path: Path
-) -> None:
-    script = AS_IN_THE_README.format(last=last)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == code, done.stderr
-    assert "Exception ignored" not in done.stderr
-    run = wc.read_run(tmp_path / "runs" / "a")
-    assert (run.status, run.last_step) == ("ended", 7)
-    assert len(run.history.series("gradient_norm")) > 0
-    assert '"wellcond/training_loss"' in (tmp_path / "log.jsonl").read_text(encoding="utf-8")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_script_that_ends_without_closing_its_recorder_has_recorded_all_steps(tmp_path: Path) -> None:
+    """By itself, by a call, and by an exception."""
+    ends = {"": 0, "raise SystemExit(3)": 3, "1 / 0": 1}
+    folders = [tmp_path / str(code) for code in ends.values()]
+    arguments: list[str] = []
+    for folder, last in zip(folders, ends, strict=True):
+        folder.mkdir()
+        arguments += [str(folder), last]
+    command = [sys.executable, "-c", AS_IN_THE_README, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [int(code) for code in done.stdout.split()] == list(ends.values())
+    for folder, last in zip(folders, ends, strict=True):
+        told = (folder / "stderr").read_text(encoding="utf-8")
+        assert "Exception ignored" not in told
+        assert ("ZeroDivisionError" in told) == (last == "1 / 0")
+        run = wc.read_run(folder / "runs" / "a")
+        assert (run.status, run.last_step) == ("ended", 7)
+        assert len(run.history.series("gradient_norm")) > 0
+        assert '"wellcond/training_loss"' in (folder / "log.jsonl").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
