@@ -63,6 +63,7 @@ def test_every_entry_has_cells() -> None:
     assert len(keys) == len(set(keys)), "a cell is in two entries"
 
 
+@pytest.mark.slow
 def test_what_is_committed_is_not_run_again(tmp_path: Path) -> None:
     plan = Plan(QUEUE, command.ROWS, tmp_path)
     done = [entry.name for entry in QUEUE if not plan.left(entry)]

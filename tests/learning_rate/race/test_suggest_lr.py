@@ -218,6 +218,7 @@ def classifier(batch: int = 16) -> tuple[nn.Module, DataLoader[Any]]:
     return model, DataLoader(TensorDataset(x, y), batch, shuffle=True)
 
 
+@pytest.mark.slow
 def test_under_a_schedule_each_run_follows_it_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     model, loader = classifier()
     optimizer = SGD(model.parameters(), lr=0.02, momentum=0.9)
@@ -241,6 +242,7 @@ def test_under_a_schedule_each_run_follows_it_to_its_end(monkeypatch: pytest.Mon
     assert "initial_lr" not in optimizer.param_groups[0]
 
 
+@pytest.mark.slow
 def test_finished_runs_are_judged_on_held_out_batches() -> None:
     model, loader = classifier()
     x = normal(64, 6, seed=5)
@@ -254,6 +256,7 @@ def test_finished_runs_are_judged_on_held_out_batches() -> None:
     assert suggested.low / 3 < lowest < suggested.high * 3
 
 
+@pytest.mark.slow
 def test_where_no_rate_beats_a_constant_none_is_suggested() -> None:
     def deep() -> nn.Sequential:
         layers = [layer for _ in range(7) for layer in (nn.Linear(6, 6), nn.Sigmoid())]
@@ -309,6 +312,7 @@ def test_the_loss_of_a_constant_needs_more_examples_than_it_has_entries() -> Non
     assert run.loss_of_constant([(x[:5], y[:5])]) is None
 
 
+@pytest.mark.slow
 def test_the_own_rate_is_raced_to_the_end_and_groups_keep_their_proportions() -> None:
     model, loader = classifier()
     groups = [{"params": model[0].parameters(), "lr": 0.03}, {"params": model[2].parameters(), "lr": 0.3}]  # type: ignore[index]
