@@ -19,8 +19,10 @@ import torch
 from torch import distributed
 
 CONTEXT = multiprocessing.get_context("forkserver")
-# torch is imported once, by the process from which all others are forked
-CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "wellcond"])
+# torch is imported once, by the process from which all others are forked, with what every optimizer imports
+CONTEXT.set_forkserver_preload(
+    ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "wellcond", "pytest"]
+)
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,7 @@ def test_examples_on_the_pages_of_rules_are_lines_that_repaired_a_fault() -> Non
         ast.parse(re.findall(r"```py\n(.*?)```", text, re.DOTALL)[0])
 
 
+@pytest.mark.slow
 def test_every_public_name_of_both_packages_has_one_entry() -> None:
     entries = [name for page in reference.pages() for name in page.names]
     assert len(entries) == len(set(entries))

@@ -160,6 +160,7 @@ def test_imports_of_the_papers_point_downwards() -> None:
     assert upward == []
 
 
+@pytest.mark.slow
 def test_there_are_no_cycles() -> None:
     """Between the files, as they are imported; not counting what a function imports when it is called."""
     modules = {module_name(path): path for path in FILES}
@@ -232,6 +233,7 @@ def test_public_names_are_there() -> None:
         assert hasattr(wellcond, name)
 
 
+@pytest.mark.slow
 def test_tab_completion_shows_what_is_public_and_nothing_else() -> None:
     shown = run("import wellcond; print(*dir(wellcond))").split()
     assert {*shown} == {*wellcond.__all__, "__version__"}

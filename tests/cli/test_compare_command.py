@@ -48,6 +48,7 @@ def test_json_and_a_page(folders: tuple[Path, Path], tmp_path: Path) -> None:
     assert "comparison-data" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_two_different_runs_are_needed(folders: tuple[Path, Path]) -> None:
     assert "name two or more runs" in words(run("compare", folders[0]).output)
     assert "a run is named twice" in words(run("compare", folders[0], folders[0]).output)

@@ -104,6 +104,7 @@ def test_what_a_baseline_has_does_not_count(target: str, tmp_path: Path, finds: 
     assert "there is no file" in one_line(run("diagnose", f"{target}:build", "--baseline", tmp_path / "no.json"))
 
 
+@pytest.mark.slow
 def test_the_workflow_of_the_guide_fails_on_a_severe_finding(
     tmp_path: Path, finds: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

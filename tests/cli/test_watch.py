@@ -87,6 +87,7 @@ def test_it_waits_for_a_run_follows_it_and_ends_with_it(tmp_path: Path, monkeypa
     assert output.rindex("\x1b[?1049l") < output.rindex("ended · 1,300 steps")  # it stays after the live view
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

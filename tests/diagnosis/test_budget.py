@@ -149,6 +149,7 @@ def test_on_a_gpu_what_the_clock_leaves_no_time_for_is_left_out_by_name(monkeypa
     assert {"layers", "trial"} <= set(diagnosis.left_out)
 
 
+@pytest.mark.slow
 def test_on_a_gpu_with_time_nothing_is_left_out_and_only_small_matrices_have_all_eigenvalues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -202,6 +202,7 @@ def test_looks_after_the_last_run_that_fits_are_paid_for(most: float) -> None:
     assert of.cost.u <= most
 
 
+@pytest.mark.slow
 def test_the_estimate_of_a_healthy_trial_is_not_exceeded() -> None:
     x, y = clusters(600)
     for size, most in product((8, 32, 64, 150), (90.0, 400.0)):
@@ -402,6 +403,7 @@ class StepsFirst(nn.Module):
         return out
 
 
+@pytest.mark.slow
 def test_steps_in_front_are_no_examples_where_there_are_equally_many_of_both() -> None:
     torch.manual_seed(0)
     x, words = torch.randn(10, 10, 3), torch.randint(1, 5, (10, 3))

@@ -139,6 +139,7 @@ def test_the_training_is_bit_for_bit_the_one_without_us(
         assert len(callback.recorder.history.series(quantity)) or callback.recorder.history.layers(quantity), quantity
 
 
+@pytest.mark.slow
 def test_clipped_gradients_are_recorded_before_and_after(lightning: Any, integration: Any, kinds: Any) -> None:
     callback = integration.RecorderCallback(budget=1.0, clock=Clock())
     trained(lightning, kinds["automatic"](), [callback], gradient_clip_val=0.1)
@@ -250,6 +251,7 @@ def test_a_verdict_before_training(lightning: Any, integration: Any, kinds: Any,
     assert vars(module) == attributes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "is_apart"),
     [
@@ -319,6 +321,7 @@ def test_a_step_that_calls_the_module_or_its_parts_in_turn_is_taken_apart(
     assert ("the outputs, the targets" not in says) == is_apart
 
 
+@pytest.mark.slow
 def test_several_loaders_and_schedules_by_epoch(lightning: Any, integration: Any, kinds: Any) -> None:
     class Two(kinds["automatic"]):  # type: ignore[misc, name-defined]
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -337,6 +340,7 @@ def test_several_loaders_and_schedules_by_epoch(lightning: Any, integration: Any
         assert not plan.diagnose().failed.keys() & {"layers", "Hessian eigenvalues"}
 
 
+@pytest.mark.slow
 def test_the_older_package_takes_the_callback_too(integration: Any, kinds: Any) -> None:
     older = pytest.importorskip("pytorch_lightning")
 

@@ -74,6 +74,7 @@ def finite(rec: wc.Recorder, quantity: str = "training_loss", layer: str = "") -
     ]
 
 
+@pytest.mark.slow
 def test_lines_of_json(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "run.jsonl"
     rec = recorded(log_to(path, layers="2"))
@@ -128,6 +129,7 @@ def test_a_layer_that_is_nan_is_the_worst(tmp_path: Path) -> None:
     assert [line["wellcond/worst_update_ratio"] for line in lines] == ["nan"] * 3
 
 
+@pytest.mark.slow
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -214,6 +216,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "non-finite" in page.read_text()
 
 
+@pytest.mark.slow
 def test_other_loggers_and_what_is_none() -> None:
     class Metrics:
         def __init__(self) -> None:

@@ -215,6 +215,7 @@ def test_a_verdict_before_training(transformers: Any, integration: Any, tmp_path
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_a_verdict_is_in_the_precision_of_the_training(transformers: Any, integration: Any, tmp_path: Path) -> None:
     """Which is float32 for fp16 on a CPU."""
     for settings, autocast in (({}, None), ({"bf16": True}, torch.bfloat16), ({"fp16": True}, None)):
@@ -291,6 +292,7 @@ def test_lines_for_an_optimizer_have_the_trainer_create_it(integration: Any, tra
     assert [group["momentum"] for group in runner.optimizer.param_groups] == [0.5] * len(runner.optimizer.param_groups)
 
 
+@pytest.mark.slow
 def test_a_new_optimizer_is_the_trainers_and_its_schedule_comes_later(
     integration: Any, transformers: Any, tmp_path: Path
 ) -> None:

@@ -238,6 +238,7 @@ def test_two_loaders_shuffle_apart_or_alike_as_they_do_in_training(seeds: tuple[
         assert all(torch.equal(x, y) for _, (x, y) in data) is are_pairs
 
 
+@pytest.mark.slow
 def test_the_loader_of_ray_train_is_read_as_often_as_the_one_inside() -> None:
     """It is an iterator itself, that begins anew whenever somebody reads it."""
     ray_torch = pytest.importorskip("ray.train.torch.train_loop_utils")

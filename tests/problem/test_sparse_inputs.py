@@ -32,6 +32,7 @@ def graph() -> tuple[Tensor, Tensor, Tensor]:
     return x, adjacency, (adjacency @ x)[:, :3].argmax(1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("layout", [Tensor.clone, Tensor.to_sparse, Tensor.to_sparse_csr], ids=["dense", "coo", "csr"])
 def test_a_graph_is_measured_and_trained(layout: Callable[[Tensor], Tensor]) -> None:

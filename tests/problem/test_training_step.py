@@ -79,6 +79,7 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [supervised, lightning, by_parts])
 def test_a_step_gives_the_numbers_of_model_and_loss_apart(step: Any) -> None:
     model = seeded(Net)
@@ -123,6 +124,7 @@ def test_a_diagnosis_says_what_a_step_does_not_show() -> None:
     assert diagnosis.about["loss"] == "lightning"
 
 
+@pytest.mark.slow
 def test_inputs_are_what_the_step_calls_the_model_with() -> None:
     """Of a DQN's batch the rewards are no inputs, whatever their size; pixels from 0 to 255 are, however named."""
     model, step, _, batches = dqn()
@@ -134,6 +136,7 @@ def test_inputs_are_what_the_step_calls_the_model_with() -> None:
     assert "unscaled-input" in [each.rule for finding in findings for each in (finding, *finding.consequences)]
 
 
+@pytest.mark.slow
 def test_what_the_step_takes_from_outside_is_as_before() -> None:
     model, step, target, batches = dqn()
     optimizer = adam(model)
@@ -164,6 +167,7 @@ def test_what_needs_outputs_says_so(measure: Any, step: Any) -> None:
 # batches
 
 
+@pytest.mark.slow
 def test_a_step_gets_a_batch_as_it_is() -> None:
     seen: list[Any] = []
 
@@ -243,6 +247,7 @@ def test_a_remedy_around_the_model_that_the_step_passes_by_is_refused() -> None:
         REMEDIES["layernorm"].apply(setup)
 
 
+@pytest.mark.slow
 def test_two_calls_in_a_step_can_be_treated() -> None:
     model = seeded(Net)
     problem = wc.Problem.from_step(model, simclr, [X])

@@ -30,6 +30,7 @@ def value(rows: list[Row], quantity: str, layer: str = "") -> float:
     return next(row.value for row in rows if row.quantity == quantity and row.layer == layer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -62,6 +63,7 @@ def test_the_warm_start_converges_to_the_limit_of_the_optimizer(make) -> None:
     assert value(runs[-1], "max_lr_low") <= value(runs[-1], "max_lr") <= value(runs[-1], "max_lr_high")
 
 
+@pytest.mark.slow
 def test_one_product_in_each_turn_converges_too() -> None:
     model, batch = small()
     problem = wc.Problem(model, nn.CrossEntropyLoss(), [batch])

@@ -63,6 +63,7 @@ class Training:
 # what it records
 
 
+@pytest.mark.slow
 def test_gradient_norms_and_updates_are_those_of_a_plain_loop() -> None:
     training = Training(15)
     named = dict(training.model.named_parameters())
@@ -91,6 +92,7 @@ def test_gradient_norms_and_updates_are_those_of_a_plain_loop() -> None:
             assert value == pytest.approx(change / size, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_layers_are_named_as_modules_and_a_tied_weight_counts_once() -> None:
     history = Training(12).run().history
     assert history.layers("gradient_norm") == ["conv", "bn", "hidden", "norm", "head"]
@@ -120,6 +122,7 @@ def test_dead_and_saturated_units_by_a_closed_form() -> None:
     assert rec.history.series("signal_rms", "0").values.tolist() == pytest.approx([size])
 
 
+@pytest.mark.slow
 def test_gradients_that_are_not_cleared() -> None:
     training = Training(12)
     training.optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
@@ -280,6 +283,7 @@ def test_statistics_of_single_examples_are_not_compared() -> None:
 # turns
 
 
+@pytest.mark.slow
 def test_the_noise_of_gradients_is_known_of_a_network_with_batchnorm_too() -> None:
     rec = Training(30).run()
     rec.close()
@@ -344,6 +348,7 @@ def test_recording_takes_its_share_of_the_time_and_no_more(seconds: float) -> No
 # no failure reaches the loop
 
 
+@pytest.mark.slow
 def test_what_breaks_is_said_once_and_training_goes_on() -> None:
     training = Training(20)
     calls = itertools.count()
@@ -484,6 +489,7 @@ def test_a_budget_is_a_share(budget: Any) -> None:
         wc.Recorder(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss(), budget=budget)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind() -> None:
     training = Training(6)
     rec = training.run()
@@ -504,6 +510,7 @@ def test_other_measurements_accept_an_optimizer_that_is_recorded() -> None:
     assert wc.covariate_shift(problem, training.optimizer).layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forward", ["of two inputs", "of one"])
 def test_a_training_step_in_the_place_of_the_loss_is_told_how_to_write_it(forward: str) -> None:
     class Pairs(nn.Linear):
@@ -595,6 +602,7 @@ def test_a_second_training_goes_on_after_the_first(tmp_path: Path) -> None:
     assert wc.read_run(tmp_path / "a").last_step == 10
 
 
+@pytest.mark.slow
 def test_a_training_with_another_set_up_leaves_the_earlier_run_next_to_its_own(tmp_path: Path) -> None:
     Training(5, run_dir=tmp_path / "a").run().close()
     earlier = wc.read_run(tmp_path / "a")
@@ -613,6 +621,7 @@ def test_a_training_with_another_set_up_leaves_the_earlier_run_next_to_its_own(t
     assert (moved.rows(), moved.manifest, moved.findings) == (earlier.rows(), earlier.manifest, earlier.findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["state", "number"])
 def test_a_run_that_goes_on_may_have_another_rate(form: str, tmp_path: Path) -> None:
     first = Training(8, run_dir=tmp_path / "a")
@@ -631,6 +640,7 @@ def test_a_run_that_goes_on_may_have_another_rate(form: str, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+@pytest.mark.slow
 def test_a_fresh_training_that_counts_its_own_steps_is_not_written_over_another(tmp_path: Path) -> None:
     Training(5, run_dir=tmp_path / "a").run().close()
     second = Training(3, lr=0.5, run_dir=tmp_path / "a")
@@ -640,6 +650,7 @@ def test_a_fresh_training_that_counts_its_own_steps_is_not_written_over_another(
     assert [wc.read_run(tmp_path / name).last_step for name in ("a", "a-1")] == [1, 5]
 
 
+@pytest.mark.slow
 def test_a_training_that_fails_before_its_first_step_leaves_the_earlier_run_as_it_was(tmp_path: Path) -> None:
     Training(5, run_dir=tmp_path / "a").run().close()
     before = wc.read_run(tmp_path / "a")
@@ -678,9 +689,23 @@ def parts_of(training: Training) -> dict[str, Any]:
 
 
 AS_IN_THE_README = """
+import importlib
+import os
+import sys
 import torch
 import wellcond as wc
 from torch import nn
+
+importlib.import_module("torch._dynamo")  # which every optimizer needs, once for all processes
+for folder, last in zip(sys.argv[1::2], sys.argv[2::2]):
+    child = os.fork()
+    if child == 0:  # what follows is the script, and ends as a script does
+        os.chdir(folder)
+        os.dup2(os.open("stderr", os.O_WRONLY | os.O_CREAT), 2)
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    os._exit(0)
 
 model, x = nn.Linear(3, 1), torch.ones(8, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -691,23 +716,31 @@ for _ in range(7):
     value.backward()
     optimizer.step()
     rec.step(value, (x, x[:, :1]))
-{last}
+exec(last)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("last", "code"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
-def test_a_script_that_ends_without_closing_its_recorder_has_recorded_all_steps(
-    last: str, code: int, tmp_path: Path
-) -> None:
-    script = AS_IN_THE_README.format(last=last)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == code, done.stderr
-    assert "Exception ignored" not in done.stderr
-    run = wc.read_run(tmp_path / "runs" / "a")
-    assert (run.status, run.last_step) == ("ended", 7)
-    assert len(run.history.series("gradient_norm")) > 0
-    assert '"wellcond/training_loss"' in (tmp_path / "log.jsonl").read_text(encoding="utf-8")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_script_that_ends_without_closing_its_recorder_has_recorded_all_steps(tmp_path: Path) -> None:
+    """By itself, by a call, and by an exception."""
+    ends = {"": 0, "raise SystemExit(3)": 3, "1 / 0": 1}
+    folders = [tmp_path / str(code) for code in ends.values()]
+    arguments: list[str] = []
+    for folder, last in zip(folders, ends, strict=True):
+        folder.mkdir()
+        arguments += [str(folder), last]
+    command = [sys.executable, "-c", AS_IN_THE_README, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [int(code) for code in done.stdout.split()] == list(ends.values())
+    for folder, last in zip(folders, ends, strict=True):
+        told = (folder / "stderr").read_text(encoding="utf-8")
+        assert "Exception ignored" not in told
+        assert ("ZeroDivisionError" in told) == (last == "1 / 0")
+        run = wc.read_run(folder / "runs" / "a")
+        assert (run.status, run.last_step) == ("ended", 7)
+        assert len(run.history.series("gradient_norm")) > 0
+        assert '"wellcond/training_loss"' in (folder / "log.jsonl").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -725,6 +758,7 @@ def test_a_recorder_that_is_dropped_is_closed_and_its_model_goes_with_it(tmp_pat
     assert (run.status, run.last_step) == ("ended", 4)
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_recorder_leaves_the_run_to_the_recorder(tmp_path: Path) -> None:
     training = Training(6, run_dir=tmp_path / "a")
     training.run(slice(0, 3))
@@ -736,6 +770,7 @@ def test_a_copy_of_a_recorder_leaves_the_run_to_the_recorder(tmp_path: Path) -> 
     assert parts_of(training) == {"status": "ended", "steps": 6}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_the_end_of_a_forked_process_does_not_end_the_run(tmp_path: Path) -> None:
@@ -751,6 +786,7 @@ def test_the_end_of_a_forked_process_does_not_end_the_run(tmp_path: Path) -> Non
     assert parts_of(training) == {"status": "ended", "steps": 6}
 
 
+@pytest.mark.slow
 def test_rows_are_written_where_no_thread_can_be_started_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -767,6 +803,7 @@ def test_rows_are_written_where_no_thread_can_be_started_any_more(
     assert parts_of(training) == {"status": "ended", "steps": 6}
 
 
+@pytest.mark.slow
 def test_a_recorder_in_print_says_what_was_found_and_where_it_is(tmp_path: Path) -> None:
     training = Training(4, run_dir=tmp_path / "a")
     training.run()
@@ -810,6 +847,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_rows_and_no_training(
     assert run.history.series("training_loss").steps.tolist() == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused_before_training(tmp_path: Path) -> None:
     training = Training(3, run_dir=tmp_path / "a")
     with pytest.raises(RunInUse, match="one writer at a time"):

@@ -102,6 +102,7 @@ def test_every_optimizer_of_torch_is_here() -> None:
     assert names == {name.split()[0] for name in OPTIMIZERS} - {"maximize"} | elsewhere & names
 
 
+@pytest.mark.slow
 def test_lbfgs_and_its_closure() -> None:
     def loop(record: Callable[..., Any]) -> dict[str, Any]:
         model = Small()
@@ -125,6 +126,7 @@ def test_lbfgs_and_its_closure() -> None:
     assert len(rec.history.series("gradient_norm")) > 3
 
 
+@pytest.mark.slow
 def test_accumulation_clipping_and_a_scaler() -> None:
     norms: dict[int, float] = {}
 
@@ -159,6 +161,7 @@ def test_accumulation_clipping_and_a_scaler() -> None:
     assert len(history.series("loss_scale")) > 1
 
 
+@pytest.mark.slow
 def test_a_gan_with_two_recorders() -> None:
     def loop(record: Callable[..., Any]) -> dict[str, Any]:
         generator = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -191,6 +194,7 @@ def test_a_gan_with_two_recorders() -> None:
         assert set(rec.history.series("accumulated").values) == {1.0}
 
 
+@pytest.mark.slow
 def test_several_optimizers_of_one_model() -> None:
     def loop(record: Callable[..., Any]) -> dict[str, Any]:
         model = nn.Sequential(nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 2))
@@ -231,6 +235,7 @@ class OwnLoss(nn.Module):
         return {"loss": nn.functional.cross_entropy(self.last(h), labels)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_model_that_returns_its_loss_with_checkpoints(reentrant: bool) -> None:
     def loop(record: Callable[..., Any]) -> dict[str, Any]:
@@ -278,6 +283,7 @@ def test_a_compiled_model() -> None:
     assert len(rec.history.series("uncleared_gradient")) > 2
 
 
+@pytest.mark.slow
 def test_sparse_gradients() -> None:
     def loop(record: Callable[..., Any]) -> dict[str, Any]:
         model = nn.Sequential(nn.Embedding(10, 4, sparse=True))
@@ -297,6 +303,7 @@ def test_sparse_gradients() -> None:
     assert len(rec.history.series("gradient_norm", "0")) > 3
 
 
+@pytest.mark.slow
 def test_a_model_can_be_copied_and_pickled_between_steps() -> None:
     model = Small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

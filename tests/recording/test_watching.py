@@ -150,6 +150,7 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return states
 
 
+@pytest.mark.slow
 def test_replays_of_a_graph_are_steps_whose_losses_are_written_to_one_place(capture: list[bool]) -> None:
     """As on a GPU: hooks run while the graph is captured and in no replay, and nothing of theirs is part of it."""
     torch.manual_seed(0)

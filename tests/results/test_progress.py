@@ -89,6 +89,7 @@ def test_a_call_that_ends_at_once_shows_nothing() -> None:
     assert "work" in shown.getvalue()
 
 
+@pytest.mark.slow
 def test_a_diagnosis_says_first_what_it_will_take(terminal: io.StringIO) -> None:
     x = torch.randn(32, 4)
     problem = wc.Problem(nn.Linear(4, 2), nn.CrossEntropyLoss(), (x, x[:, 0].gt(0).long()))

@@ -145,6 +145,7 @@ def test_a_sum_is_trained_as_it_is() -> None:
     assert run.run(2).losses[0] == pytest.approx(5 * CopyTrainer(problem(model)).first_loss, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_rates_and_remedies_of_a_sum_are_found() -> None:
     """Five examples add up to five times the gradient of their mean, so a sum wants a fifth of the rate."""
     model = network()

@@ -94,8 +94,14 @@ SETUPS = {
     ),
     "FSDP2 2, offloaded": Setup(in_offloaded_fsdp, 2, {"perceptron": (*FEW, "suggest_lr")}, 2),
     "tensor parallel 2": Setup(in_tensor_parallel, 2, {"perceptron": ALL}, 1),
-    "DDP 4": Setup(in_ddp, 4, {"perceptron": ALL, "BatchNorm, batch": FEW, "tied transformer": FEW}, 4),
-    "FSDP2 4": Setup(in_fsdp, 4, {"perceptron": ALL, "BatchNorm, batch": FEW, "tied transformer": FEW}, 4),
+    # every call in four processes, but not in both wrappings: these have them all in two
+    "DDP 4": Setup(in_ddp, 4, {"perceptron": (*FEW, "diagnose"), "BatchNorm, batch": FEW, "tied transformer": FEW}, 4),
+    "FSDP2 4": Setup(
+        in_fsdp,
+        4,
+        {"perceptron": (*FEW, "neurons", "suggest_lr", "treat"), "BatchNorm, batch": FEW, "tied transformer": FEW},
+        4,
+    ),
     "FSDP2 4 in two replicas": Setup(in_hybrid, 4, {"perceptron": ("max_lr",)}, 4),
     "FSDP2 2 of tensor parallel 2": Setup(in_both, 4, {"perceptron": ("max_lr", "suggest_lr")}, 2),
 }

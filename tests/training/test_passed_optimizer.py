@@ -54,6 +54,7 @@ def test_the_optimizer_of_the_model_is_found(form: str) -> None:
     assert optimizer_of(problem(model), FORMS[form](optimizer)) is optimizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["dict", "lists", "scheduler", "wrapper"])
 def test_every_call_takes_these_forms(form: str) -> None:
     model = network()

@@ -168,6 +168,7 @@ def simulated(draw: random.Random, name: str, levels: list[float], scale: float)
     return arm(name, *(JudgedRun([1.0] * 20, checks=(Check(20, table, table),)) for table in tables))
 
 
+@pytest.mark.slow
 def test_of_arms_that_do_nothing_at_most_one_treatment_in_twenty_has_one_that_helps() -> None:
     draw, false = random.Random(0), 0
     for _ in range(200):

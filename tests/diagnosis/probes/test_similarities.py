@@ -116,6 +116,7 @@ def test_other_losses_and_batchnorms_are_not_compared() -> None:
     assert mixed(UNSOUND["normalize"], nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)).double()) is None
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_problem_is_looked_at_too_and_a_finding_says_what_to_write() -> None:
     model = encoder()
 

@@ -297,6 +297,7 @@ def test_attention_that_drops_in_evaluation_mode() -> None:
     assert "dropout-in-eval" not in findings(Attention(True), LOSS, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a function", "a mask"])
 def test_the_trial_leaves_dropout_out_also_where_it_is_a_function(name: str) -> None:
     model = Perceptron(DROPS[name][0])

@@ -38,6 +38,7 @@ def severities(model: nn.Module, data: tuple[Tensor, Tensor], rule: str) -> list
     return [(each.layer, each.severity) for each in findings]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bias", "expected"), [(-5.0, "severe"), (-2.5, "warning"), (None, ""), (1.0, ""), (4.0, "")])
 def test_gates_that_forget(bias: float | None, expected: str) -> None:
     listed = severities(Reader(bias), (NOTES, FIRST), "vanishing-gradient")

@@ -195,6 +195,7 @@ def test_a_likelihood_of_classes_in_front_or_behind() -> None:
     assert "wrong-softmax-dimension" not in verdict
 
 
+@pytest.mark.slow
 def test_softmaxes_over_the_classes_and_over_places() -> None:
     x, classes = regions()
     for last in (lambda h: h.softmax(1), torch.sigmoid, lambda h: h.log_softmax(1).exp()):

@@ -165,11 +165,13 @@ def of_waves(step: Step) -> dict[str, str]:
     return {each.rule: each.severity for each in findings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [summed_divergence, large_factor, squeezed])
 def test_a_term_that_swamps_another_is_severe(step: Step) -> None:
     assert of_waves(step)["term-dominates"] == "severe"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [small_factor, both_summed, lightly_penalized])
 def test_terms_of_their_ordinary_sizes_are_sound(step: Step) -> None:
     assert "term-dominates" not in of_waves(step)
@@ -189,6 +191,7 @@ def places(loss: Callable[[Tensor, Tensor], Tensor], is_channels_first: bool) ->
     return {each.rule for each in findings if each.severity == "severe"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "is_channels_first"),
     [

@@ -27,6 +27,7 @@ class Towers(nn.Module):
         return self.log_scale.exp() * F.normalize(self.a(a), dim=1) @ F.normalize(self.b(b), dim=1).T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize(("scale", "is_large"), [(20.0, True), (math.log(100), False), (math.log(14), False)])
 def test_scale(scale: float, is_large: bool, reduction: str) -> None:

@@ -92,6 +92,7 @@ def verdict(set_up):
     return wc.diagnose(problem, torch.optim.Adam(model.parameters(), 2e-2)).findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("set_up", "rule"),
     [
@@ -116,6 +117,7 @@ def test_found(set_up, rule):
     assert (first.rule, first.severity) == (rule, "severe")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "set_up",
     [
@@ -160,6 +162,7 @@ def weighed(sign):
     return network(2), step, (X, LABELS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("set_up", [lambda: uncertain(1.0), lambda: weighed(1.0)])
 def test_a_term_that_pays_for_any_answer(set_up):
     first = verdict(set_up)[0]
@@ -167,6 +170,7 @@ def test_a_term_that_pays_for_any_answer(set_up):
     assert "without a bound" in first.summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("set_up", [lambda: subtracted(1.0), lambda: weighed(-1.0)])
 def test_terms_of_the_right_sign(set_up):
     assert not [each for each in verdict(set_up) if each.severity != "note"]
@@ -201,6 +205,7 @@ def without_graph(mean, std):
         return mean + std * torch.randn_like(std)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [
@@ -234,6 +239,7 @@ def probed():
     return Probed(), step, (X, LABELS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "set_up",
     [

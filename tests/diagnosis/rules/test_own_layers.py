@@ -328,6 +328,7 @@ def planes() -> list[tuple[Tensor, Tensor]]:
     return list(zip(x.split(64), (x.sum(1) > 0).long().split(64), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "severity"), [(spirals, "severe"), (planes, "note")])
 def test_a_lack_of_nonlinearity_is_as_severe_as_what_an_affine_map_lacks(
     data: Callable[[], list[tuple[Tensor, Tensor]]], severity: str
@@ -339,6 +340,7 @@ def test_a_lack_of_nonlinearity_is_as_severe_as_what_an_affine_map_lacks(
     assert by_rule["no-nonlinearity"].severity == severity
 
 
+@pytest.mark.slow
 def test_updates_that_are_lost_name_the_layer_with_most_of_them() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, CLASSES)).bfloat16()
@@ -350,6 +352,7 @@ def test_updates_that_are_lost_name_the_layer_with_most_of_them() -> None:
     assert by_rule["lost-updates"].layer == "0"
 
 
+@pytest.mark.slow
 def test_a_rate_that_is_too_high_in_one_group_names_its_module() -> None:
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())

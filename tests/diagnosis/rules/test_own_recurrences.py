@@ -43,12 +43,14 @@ def first_findings(model: nn.Module, asked: int) -> Any:
     return wc.diagnose(wc.Problem(model, CE, batches), torch.optim.Adam(model.parameters(), 1e-3)).findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["layer", "product", "einsum"])
 def test_a_state_that_is_forgotten_at_once(how: str) -> None:
     first = first_findings(Elman(how, 0.08), 0)[0]
     assert (first.rule, first.severity) == ("vanishing-gradient", "severe")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "asked"), [(1.0, 0), (0.08, STEPS - 1)])
 def test_a_state_that_is_kept_or_not_needed(size: float, asked: int) -> None:
     assert "vanishing-gradient" not in {f.rule for f in first_findings(Elman("layer", size), asked)}

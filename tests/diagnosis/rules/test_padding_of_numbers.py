@@ -85,6 +85,7 @@ class Pooled(nn.Module):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "expected"), [("padding", ["severe"]), ("words", []), ("all", []), ("maximum", [])])
 def test_a_mean_over_padding(how: str, expected: list[str]) -> None:
     labels = (TEXTS > 20).sum(1) % 3

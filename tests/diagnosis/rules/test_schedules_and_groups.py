@@ -61,6 +61,7 @@ def test_found(make, rule):
     assert scheduled(lambda o: {"scheduler": make(o), "interval": "step"})[0] == (rule, "severe")
 
 
+@pytest.mark.slow
 def test_a_decay_that_may_be_stepped_once_per_epoch_is_no_more_than_a_warning():
     assert scheduled(lambda o: ExponentialLR(o, 0.8))[0] == ("learning-rate-too-low", "warning")
 

@@ -60,6 +60,7 @@ def mismatches(set_up):
     return [each for each in findings if each.rule == "output-loss-mismatch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "set_up",
     [
@@ -73,6 +74,7 @@ def test_found(set_up):
     assert [each.severity for each in mismatches(set_up)] == ["severe"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "set_up",
     [

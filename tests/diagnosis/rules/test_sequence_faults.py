@@ -419,6 +419,7 @@ def labels(how: str) -> tuple[Tensor, Tensor]:
     return tokens, by_order[how] if how in by_order else (tokens == 3).sum(1).clamp(max=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["first", "rising"])
 def test_an_order_that_is_needed_and_not_seen(how: str) -> None:
     finding = findings(Torchs("right", "mean", with_positions=False), CE, labels(how))["order-lost"]
@@ -426,6 +427,7 @@ def test_an_order_that_is_needed_and_not_seen(how: str) -> None:
     assert "order-lost" not in findings(Torchs("right", "mean"), CE, labels(how))
 
 
+@pytest.mark.slow
 def test_sets_need_no_order() -> None:
     assert "order-lost" not in findings(Torchs("right", "mean", with_positions=False), CE, labels("count"))
 

@@ -50,6 +50,7 @@ def classes(m: nn.Module, b: Batch) -> Tensor:
     return Categorical(logits=m(b[0])).log_prob((b[1][:, 0] > 0).long()).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [gaussian, by_hand, classes])
 def test_a_likelihood_that_is_minimized_is_severe_and_its_negative_sound(likelihood: Step) -> None:
     assert severities(likelihood)["output-loss-mismatch"] == "severe"
@@ -112,6 +113,7 @@ def test_a_term_without_a_gradient_is_named(step: Step) -> None:
     assert "no-gradient" in severities(step)
 
 
+@pytest.mark.slow
 def test_a_derivative_that_trains_nothing_is_severe_and_with_a_graph_sound() -> None:
     assert severities(derivative) == {"no-gradient": "severe"}
     assert severities(with_graph) == {}

@@ -148,6 +148,7 @@ def test_a_warm_up_that_begins_at_zero_is_no_fault() -> None:
     assert by_rule["learning-rate-too-low"].severity == "note"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_passed", [True, False])
 def test_a_factor_of_a_schedule_that_begins_at_zero_is_no_rate_that_is_too_high(is_passed: bool) -> None:
     x, y = clusters()
@@ -251,6 +252,7 @@ def test_norms_that_evaluate_in_training_are_named() -> None:
     assert "batchnorm-mode-gap" not in findings(of(SGD, lr=0.1), model.train())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("momentum", "is_slow"), [(1 - 0.999, True), (0.001, True), (0.003, False), (0.1, False)])
 def test_running_statistics_that_take_a_thousand_steps_are_a_warning(momentum: float, is_slow: bool) -> None:
     model = network(lambda: nn.BatchNorm1d(48, momentum=momentum))
@@ -449,6 +451,7 @@ class Averaged(nn.Module):
         return outputs if self.dim is None else outputs.mean(self.dim, keepdim=True).expand_as(outputs)
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_at_any_rate_although_the_inputs_predict_the_targets() -> None:
     finding = findings(of(SGD, lr=0.01), Averaged(0))["loss-not-decreasing"]
     assert "although the inputs predict the targets" in finding.summary
@@ -488,6 +491,7 @@ def test_a_loss_that_stands_at_its_margin_at_first_is_said_to_start_slowly() -> 
     assert loss.item() < 0.15  # it leaves the margin, 0.3
 
 
+@pytest.mark.slow
 def test_dropout_that_changes_nothing_is_no_cause() -> None:
     class Aside(nn.Module):
         def __init__(self) -> None:

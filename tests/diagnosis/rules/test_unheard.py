@@ -125,6 +125,7 @@ def test_what_bounded_similarities_leave():
     assert floor == pytest.approx(math.log(1 + 31 * math.exp(-1)) / math.log(32), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_as_many_classes_as_examples_are_no_similarities():
     torch.manual_seed(0)
     assert not [each for each in findings(network(3), nn.CrossEntropyLoss(), X, LABELS, size=4) if each.rule != "note"]

@@ -44,6 +44,7 @@ def assert_supported(outcome: Race) -> None:
     assert not any(went_up(run) for run in outcome.finished.values())
 
 
+@pytest.mark.slow
 def test_no_answer_lies_outside_of_what_its_race_supports() -> None:
     generator = np.random.default_rng(0)
     for seed in range(300):

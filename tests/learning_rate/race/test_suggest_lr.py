@@ -219,6 +219,7 @@ def classifier(batch: int = 16) -> tuple[nn.Module, DataLoader[Any]]:
     return model, DataLoader(TensorDataset(x, y), batch, shuffle=True)
 
 
+@pytest.mark.slow
 def test_under_a_schedule_each_run_follows_it_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     model, loader = classifier()
     optimizer = SGD(model.parameters(), lr=0.02, momentum=0.9)
@@ -242,6 +243,7 @@ def test_under_a_schedule_each_run_follows_it_to_its_end(monkeypatch: pytest.Mon
     assert "initial_lr" not in optimizer.param_groups[0]
 
 
+@pytest.mark.slow
 def test_finished_runs_are_judged_on_held_out_batches() -> None:
     model, loader = classifier()
     x = normal(64, 6, seed=5)
@@ -255,6 +257,7 @@ def test_finished_runs_are_judged_on_held_out_batches() -> None:
     assert suggested.low / 3 < lowest < suggested.high * 3
 
 
+@pytest.mark.slow
 def test_where_no_rate_beats_a_constant_none_is_suggested() -> None:
     def deep() -> nn.Sequential:
         layers = [layer for _ in range(7) for layer in (nn.Linear(6, 6), nn.Sigmoid())]
@@ -329,6 +332,7 @@ def test_a_constant_is_asked_twice_and_the_batches_pass_once() -> None:
     assert trainer.cost - before == Cost(forwards=3)
 
 
+@pytest.mark.slow
 def test_the_own_rate_is_raced_to_the_end_and_groups_keep_their_proportions() -> None:
     model, loader = classifier()
     groups = [{"params": model[0].parameters(), "lr": 0.03}, {"params": model[2].parameters(), "lr": 0.3}]  # type: ignore[index]

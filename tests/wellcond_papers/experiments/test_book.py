@@ -46,6 +46,7 @@ def test_a_run_with_the_settings_of_the_paper_differs_in_none() -> None:
     assert list(book.departures(run)) == list(run.experiment.departures)
 
 
+@pytest.mark.slow
 def test_every_claim_that_fails_has_its_cause_and_no_cause_is_left_over() -> None:
     failing, undecided, explained = set(), set(), set()
     for name in book.names():
@@ -86,6 +87,7 @@ def test_a_run_that_bears_on_no_claim_yet_hides_no_smaller_one(monkeypatch: pyte
     assert book.claims(short) in book.section("zhang2018-fig1")
 
 
+@pytest.mark.slow
 def test_the_queue_names_what_is_left_with_its_minutes() -> None:
     *entries, together = book.left().splitlines()[2:]
     minutes = [float(line.split("|")[4]) for line in entries]

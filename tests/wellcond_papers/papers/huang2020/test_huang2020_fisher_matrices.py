@@ -99,6 +99,7 @@ def test_the_greater_magnitude_with_bn_is_counted_in_the_whole_and_in_the_layers
     assert "3 times in the whole" in greater_with_bn("F").check(table).measured
 
 
+@pytest.mark.slow
 def test_a_sub_hessian_is_the_sub_fisher_matrix_of_a_rectifier_network_and_not_with_bn() -> None:
     def largest(norm: str, labels: str | None, quantity: str) -> dict[str, float]:
         rows = measure(Job(SETTINGS | {"norm": norm, "labels": labels}))
@@ -111,6 +112,7 @@ def test_a_sub_hessian_is_the_sub_fisher_matrix_of_a_rectifier_network_and_not_w
     )
 
 
+@pytest.mark.slow
 def test_a_sub_hessian_has_negative_eigenvalues_with_bn_alone_and_not_in_the_last_layer() -> None:
     records = [
         Record({"arm": f"{network} H"}, measure(Job(SETTINGS | {"norm": norm, "labels": None})))
