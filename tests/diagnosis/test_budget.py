@@ -25,7 +25,7 @@ from wellcond.diagnosis.on_gpu import OnGpu
 from wellcond.diagnosis.parts import Part
 from wellcond.errors import UnknownLayer
 from wellcond.report.table import Pivot
-from wellcond.results import Cost
+from wellcond.results import Cost, number
 from wellcond.results import quantities as q
 
 LAYER_PARTS = ["inspection", "behavior", "layers", "trial"]
@@ -212,7 +212,9 @@ def test_a_network_in_trouble_takes_no_more(case: str, is_slow: bool, monkeypatc
     planned = sum(part.estimate for part in diagnosis.parts)
     assert diagnosis.cost.u <= planned
     assert not is_slow or planned == FAST_U
-    assert f"{diagnosis.cost.u:.3g} u of at most {planned:.3g} u estimated" in " ".join(str(diagnosis).split())
+    together = sum(part.cost.u for part in diagnosis.parts)
+    assert together == pytest.approx(diagnosis.cost.u)
+    assert f"{number(together)} u of at most {number(planned)} u estimated" in " ".join(str(diagnosis).split())
     for name in ("layers", "largest stable lr"):
         part = next(part for part in diagnosis.parts if part.name == name)
         assert part.outcome == "left out" or part.note.endswith("of 40 batches")

@@ -100,6 +100,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(within_memory, "LIMITED", ("cpu",))
     monkeypatch.setattr(within_memory, "peak_of", peak_of)
+    monkeypatch.setattr(within_memory, "free_of", lambda _: 0.0)
 
 
 def bytes_of_step(of: wc.Problem, optimizer: torch.optim.Optimizer) -> int:
@@ -171,6 +172,15 @@ def test_a_batch_whose_examples_depend_on_each_other_waits_on_the_host_and_gives
     exact = float(torch.linalg.eigvalsh(wc.Hessian(of).dense())[-1])
     assert limit.lambda_max == pytest.approx(exact, rel=1e-6)
     assert limit.batches[0].lambda_max == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.usefixtures("limited")
+def test_what_fits_into_what_is_free_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(within_memory, "free_of", lambda _: 2.0**30)
+    said: list[str] = []
+    limit = wc.max_lr(transformer(32, 32), max_matvecs=3, progress=lambda what, _: said.append(what))
+    assert not [note for note in limit.notes if "pieces" in note or "waits" in note]
+    assert said[0].endswith("at most 0.5 GiB more on the GPU, half of what is free")
 
 
 def test_what_waits_on_the_host_changes_no_number_but_by_rounding() -> None:

@@ -1,9 +1,10 @@
-"""What a call holds on a GPU: at most twice its training step.
+"""What a call holds on a GPU: at most half of what is free, or twice its training step if that is more.
 
 What is differentiated twice holds several times the memory of a training step in the same precision, and a script may
 train in half of it. So the memory is measured before the work: that of a step, and of the work on a few examples. If
 the whole does not fit, batches are measured in pieces one after the other; where the examples of a batch depend on each
-other, as in a BatchNorm, what its graph holds waits in the host's memory. Both give the numbers of the whole.
+other, as in a BatchNorm, what its graph holds waits in the host's memory. Both give the numbers of the whole, and take
+two to seven times as long on an H200: what fits is not cut.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from wellcond.results import Cost
 LIMITED = ("cuda",)
 """Devices whose memory is limited."""
 OVER_STEP = 2.0
-"""Most memory of a call, next to that of a training step."""
+"""Memory of a call next to that of a training step, which it may take however little is free."""
+OF_FREE = 0.5
+"""Share of the free memory that it may take: fragments take some too."""
 TRIED = 8
 """One example in this number is measured first."""
 KEPT = 1.4
@@ -86,7 +89,7 @@ def planned(
     besides: Callable[[float], float] = lambda _: 0.0,
     optimizer: Optimizer | None = None,
 ) -> Planned:
-    """Measure a training step and the work on a few examples, and choose how many fit into twice the step.
+    """Measure a training step and the work on a few examples, and choose how many fit.
 
     Args:
         problem: The problem. What has been planned for already, is on a CPU, or shared by processes, stays as it is.
@@ -107,7 +110,9 @@ def planned(
         _, activations = passed(problem, attention_of_training)
     states, held = states_of(optimizer)
     step = (1 + states) * vector + max(activations, 2 * vector)  # at its end: gradients, and what it is computed with
-    room = OVER_STEP * step - (1 + held + vectors) * vector
+    by_step = OVER_STEP * step - (1 + held + vectors) * vector
+    by_free = OF_FREE * free_of(problem.device) - vectors * vector
+    room = max(by_step, by_free)
     tried = min(max(size // TRIED, FEWEST_NORMALIZED if problem.couples_examples else 1), size)
     can_be_cut = tried < size and runs_on_part(problem, batch)
     tried = tried if can_be_cut else size
@@ -118,6 +123,8 @@ def planned(
     kept = KEPT if problem.is_one_batch else 1.0
     whole = of_example * size * kept + IN_WORK * vector
     most = f"{OVER_STEP * step / 2**30:.3g} GiB on the GPU, {OVER_STEP:g} times a training step"
+    if by_free > by_step:
+        most = f"{OF_FREE * free_of(problem.device) / 2**30:.3g} GiB more on the GPU, half of what is free"
     examples = size
     if whole > room - basis:
         if not can_be_cut or problem.couples_examples:
@@ -173,6 +180,12 @@ def peak_of(device: torch.device, work: Callable[[], Any]) -> tuple[float, float
     work()
     torch.cuda.synchronize(device)
     return time.perf_counter() - began, torch.cuda.max_memory_allocated(device) - before
+
+
+def free_of(device: torch.device) -> float:
+    """Bytes of a GPU that nobody uses; torch keeps some of them for itself."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + kept)
 
 
 def states_of(optimizer: Optimizer | None) -> tuple[int, int]:

@@ -22,7 +22,7 @@ PLATEAU = Condition(
 )  # fmt: skip
 EIGHT = 8
 """Losses on either side of a fall."""
-RECENT = 4096
+LATEST = 4096
 """Latest losses in which a fall is looked for: what came before was judged before."""
 SETTLED = Condition("losses before a fall", 100, origin="at first the loss of an easy task falls as steeply")
 SECOND = Condition(
@@ -162,7 +162,7 @@ class LossCurve:
     @cached_property
     def fall_at_once(self) -> Fall | None:
         """The largest fall between all of eight losses and all of the next eight; of losses above zero, to stay low."""
-        steps, values = self.series.steps[-RECENT:], self.series.values[-RECENT:]
+        steps, values = self.series.steps[-LATEST:], self.series.values[-LATEST:]
         if len(values) <= SETTLED.at + 2 * EIGHT or not values.min() > 0:
             return None
         eights = np.lib.stride_tricks.sliding_window_view(values, EIGHT)
