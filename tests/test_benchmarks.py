@@ -213,7 +213,8 @@ def test_knowing_the_whole_sweep_is_worth_what_the_page_says(
     monkeypatch.setattr(bound, "PICTURE", tmp_path / "bound.png")
     bound.main()
     assert bound.PICTURE.exists()
-    lines = [line.replace(",", "").split() for line in capsys.readouterr().out.splitlines()[1:]]
+    output = capsys.readouterr().out.splitlines()[1:]
+    lines = [line.replace(",", "").split() for line in output if " of " in line]
     printed = {
         (int(line[0]), int(line[1]), " ".join(line[3:-4])): [int(line[k]) for k in (-4, -2, -1)] for line in lines
     }
@@ -223,6 +224,9 @@ def test_knowing_the_whole_sweep_is_worth_what_the_page_says(
         cells = [printed[400, 2000, law], printed[400, 10000, law], printed[2000, 10000, law]]
         row = " | ".join(f"{within} of {of} ({left_out})" for within, of, left_out in cells)
         assert f"| {name} | {row} |" in page
+    far = [int(line.split()[-1]) for line in output if "above 1.5 times" in line]
+    assert far == [0, 3, 0]
+    assert "at least 3 end above it, whatever the factor is" in page
 
 
 def test_a_factor_for_all_tasks_is_the_one_that_brings_most_of_them_within_a_tenth() -> None:

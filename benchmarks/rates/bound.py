@@ -121,7 +121,7 @@ def picture(shorter: Shorter) -> Any:
 
 def main() -> None:
     judge = Judge(dict(np.load(FINALS)))
-    print("known after  judged after  cost of knowing  law            within 10 %  left out  far at least")
+    print("known after  judged after  cost of knowing  law            within 10 %  left out")
     for place, fewer in enumerate(LENGTHS):
         for steps in LENGTHS[place + 1 :]:
             shorter = Shorter(judge, fewer, steps)
@@ -131,8 +131,8 @@ def main() -> None:
             }  # fmt: skip
             for name, law in laws.items():
                 counts = f"{shorter.count(law(every)):5d} of {len(every)}  {shorter.left_out(law):8d}"
-                counts += f"  {shorter.fewest_far():12d}" if law == shorter.one_for_all else ""
                 print(f"{fewer:11,d}  {steps:12,d}  {22 * fewer:15,d}  {name:13s}  {counts}")
+            print(f"one for all: above {FAR:g} times the lowest loss at least {shorter.fewest_far()}")
     picture(Shorter(judge, LENGTHS[0], LENGTHS[-1])).savefig(PICTURE, dpi=130)
 
 
