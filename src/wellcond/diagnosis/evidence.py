@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from wellcond.curvature.spectra.eigenvalues import Eigenvalues
 from wellcond.curvature.spectra.trace import Trace
 from wellcond.diagnosis.inspection.inspection import Inspection
-from wellcond.diagnosis.inspection.signals import Signal
+from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.diagnosis.magnitudes import Gradients
 from wellcond.diagnosis.probes.behavior import Behavior
 from wellcond.diagnosis.trial_result import Trial

@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.outputs import OutputFacts
-from wellcond.diagnosis.inspection.signals import Signal
+from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.diagnosis.inspection.weights import Weight
 from wellcond.network.norms import is_norm
 from wellcond.problem.loss.loss_graph import PRODUCTS

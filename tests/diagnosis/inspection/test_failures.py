@@ -90,7 +90,7 @@ def test_a_fault_in_reading_attention_is_not_blamed_on_the_model(monkeypatch: py
 
 def test_a_fault_while_a_gradient_is_recorded_leaves_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = inspect(problem())
-    monkeypatch.setattr("wellcond.diagnosis.inspection.signals._Seen.add_gradient", burst)
+    monkeypatch.setattr("wellcond.diagnosis.inspection.seen.Seen.add_gradient", burst)
     inspection = inspect(problem())
     assert inspection.gradient_error == ""
     assert [weight.gradient for weight in inspection.weights] == [weight.gradient for weight in whole.weights]

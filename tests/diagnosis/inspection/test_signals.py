@@ -11,7 +11,7 @@ from zoo import normal
 
 from wellcond import Problem
 from wellcond.diagnosis.inspection.inspect import Inspection, inspect
-from wellcond.diagnosis.inspection.signals import Signal
+from wellcond.diagnosis.inspection.signal import Signal
 
 
 def signal(inspection: Inspection, name: str, kind: str = "Linear") -> Signal:

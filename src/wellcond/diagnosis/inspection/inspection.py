@@ -19,7 +19,7 @@ from wellcond.diagnosis.inspection.log_probabilities import LogArgument
 from wellcond.diagnosis.inspection.outputs import OutputFacts
 from wellcond.diagnosis.inspection.rounding import Rounding
 from wellcond.diagnosis.inspection.scaled_inputs import Standardized
-from wellcond.diagnosis.inspection.signals import Signal
+from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.diagnosis.inspection.weights import Weight
 from wellcond.network.unregistered import Stray
 from wellcond.results import Row

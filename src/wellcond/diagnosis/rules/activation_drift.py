@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspection import Inspection
-from wellcond.diagnosis.inspection.signals import Signal
+from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.diagnosis.reading import is_embedding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import limits_of_symptom, of_symptom, trains_at_no_rate

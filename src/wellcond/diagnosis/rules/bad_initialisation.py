@@ -15,7 +15,7 @@ from statistics import fmean
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.inspection import Inspection
-from wellcond.diagnosis.inspection.signals import Signal
+from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.diagnosis.reading import is_embedding, is_trained, normalized_layers, outputs_of, spread
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.inspection.signals import RECTIFIERS
+from wellcond.diagnosis.inspection.nonlinearities import RECTIFIERS
 from wellcond.diagnosis.reading import start_before
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import limits_of_symptom, of_symptom

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.inspection.inspection import Inspection
-from wellcond.diagnosis.inspection.signals import Signal
+from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.diagnosis.probes.linearity import Linearity
 from wellcond.diagnosis.reading import is_embedding, listed
 from wellcond.diagnosis.rule import rule

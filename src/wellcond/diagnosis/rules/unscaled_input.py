@@ -23,7 +23,8 @@ from wellcond.diagnosis.inspection.data import (
     is_too_large,
 )
 from wellcond.diagnosis.inspection.inspection import Inspection
-from wellcond.diagnosis.inspection.signals import CELLS, Signal
+from wellcond.diagnosis.inspection.seen import CELLS
+from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.diagnosis.reading import GATED
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom

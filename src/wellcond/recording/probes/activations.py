@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.diagnosis.inspection.signals import FUNCTIONS, RECTIFIERS, SLOPES
+from wellcond.diagnosis.inspection.nonlinearities import FUNCTIONS, RECTIFIERS, SLOPES
 from wellcond.network.taps import WatchedFunctions, tapped
 from wellcond.problem.problem import Problem
 from wellcond.recording.watching.activations import Outputs

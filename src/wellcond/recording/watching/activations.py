@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from wellcond.diagnosis.inspection.signals import is_flat
+from wellcond.diagnosis.inspection.nonlinearities import is_flat
 from wellcond.network.calling import tensors_in
 from wellcond.network.layers import called_modules, feature_dim, rule_for, weighted_layers
 from wellcond.network.norms import is_norm, unit_dim
