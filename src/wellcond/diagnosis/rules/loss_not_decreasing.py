@@ -247,8 +247,15 @@ def _is_lost(trial: Trial) -> bool:
 
 
 def _cannot_fit_few(trial: Trial) -> bool:
-    """Whether Adam has tried to fit a handful of examples that had a loss, and could not."""
+    """Whether Adam has tried to fit a handful of examples that had a loss, and could not.
+
+    A handful may have none although others do: eight examples of one class, say, make no triplet.
+    """
     few = trial.few
-    if few is None or few.before == 0 or (few.later is not None and few.later < LEAVES.at * few.after):
+    if (
+        few is None
+        or abs(few.before) <= NEARLY_CONSTANT.at * abs(trial.loss)
+        or (few.later is not None and few.later < LEAVES.at * few.after)
+    ):
         return False
     return FIT.is_severe(few.fall)
