@@ -115,7 +115,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "shared-weight": ("symmetric-initialisation", "batchnorm-mode-gap", "loss-not-decreasing"),
     "wrong-softmax-dimension": (
         "no-gradient", "vanishing-gradient", "attention-saturation", "mixed-examples", "no-nonlinearity",
-        "future-seen", "labels-unrelated", "loss-not-decreasing",
+        "labels-unrelated", "loss-not-decreasing",
     ),
     "wrong-mask": (
         "non-finite", "no-gradient", "attention-saturation", "rank-collapse", "learning-rate-too-high",

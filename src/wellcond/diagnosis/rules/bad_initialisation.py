@@ -259,13 +259,13 @@ def large_bias(evidence: Evidence) -> Iterator[Finding]:
 def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
     """Weights whose scale blows signals up, or lets them die, unless a norm follows.
 
-    A unit scales independent inputs by rms·√fan_in: √2 keeps the signals of a ReLU network as they are (He), 1 those
-    of a linear or tanh network (LeCun, Glorot). Weights of one sign scale what their inputs have in common by
+    A unit scales independent inputs by rms·√fan_in: √2 keeps the signals of a ReLU network as they are (He), 1 those of
+    a linear or tanh network (LeCun, Glorot). Weights of one sign scale what their inputs have in common by
     |mean|·fan_in. Weights that are all zero are intended, in a last layer, a residual branch or an adapter, and those
-    that training has aligned are no initialization. Weights fit their inputs if the outputs have an RMS below 5, or
-    vary between the examples by 0.05 or more; or if what the next layers take does, after a factor in the model's code.
-    A last layer that starts near zero, as that of a policy, says nothing yet and learns from its first step: it is a
-    note unless the trial stands still.
+    that training has aligned, or that are frozen, are no initialization. Weights fit their inputs if the outputs have
+    an RMS below 5, or vary between the examples by 0.05 or more; or if what the next layers take does, after a factor
+    in the model's code. A last layer that starts near zero, as that of a policy, says nothing yet and learns from its
+    first step: it is a note unless the trial stands still.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -276,7 +276,7 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
         gain = w.gain
         if w.role != "weight" or gain is None or w.order is None or w.layer in normalized or w.rms == 0:
             continue
-        if w.not_finite or is_trained(w):
+        if w.not_finite or is_trained(w) or not w.is_trainable:
             continue
         if abs(w.mean) > ONE_SIGN.at * w.rms:
             gain = max(gain, abs(w.mean) * w.fan_in)

@@ -62,7 +62,7 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     is_shown = inspection.output is not None and inspection.output.is_affine and not functions and len(names) > 1
     if not is_shown:
         linearity = None if evidence.behavior is None else evidence.behavior.linearity
-        is_gated = any(w.rms == 0 and w.role in ("other", "norm") and w.is_trainable for w in inspection.weights)
+        is_gated = any(w.rms == 0 and w.role == "other" and w.is_trainable for w in inspection.weights)
         if linearity is None or not linearity.is_affine or (functions and is_gated):
             return
         names = [name for name in linearity.before if name not in map(_name, filter(is_embedding, inspection.signals))]

@@ -19,6 +19,7 @@ from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.problem.apart import StepLoss
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import number
 
@@ -43,6 +44,7 @@ COMPARED = Condition(
     origin="an absolute error of outputs far below the targets is about their RMS, a squared one more: a lower loss "
     "does not compare the two as they are",
 )  # fmt: skip
+STEPS = (TrainingStep, StepLoss)
 HARDLY = Condition("fall of the loss in the trial", 0.1, origin="a tenth is what a network must gain to have learned")
 TIMES_WIDER = Condition("standard deviation of outputs / that of small targets", 10.0, origin="as for large targets")
 
@@ -102,7 +104,7 @@ def unscaled_in_step(evidence: Evidence) -> Iterator[Finding]:
     rate in the trial; not reported otherwise.
     """
     inspection, trial = evidence.inspection, evidence.trial
-    if inspection is None or trial is None or trial.own is None or not isinstance(evidence.problem.loss, TrainingStep):
+    if inspection is None or trial is None or trial.own is None or not isinstance(evidence.problem.loss, STEPS):
         return
     layers, loss = inspection.weighted(), inspection.loss
     if not layers or loss is None or trial.trains or not 0 <= trial.fall(trial.own)[0] < HARDLY.at:
