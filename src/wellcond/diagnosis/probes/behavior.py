@@ -184,7 +184,7 @@ PROBES: dict[str, Probe] = {
     ),
     "heard": Probe("which examples the loss depends on", heard, 4 / 3),
     "sight": Probe("what the loss sees of the outputs", sight, 0.0),
-    "reach": Probe("which outputs the model can give", reach, 2.0),
+    "reach": Probe("which outputs the model can give", reach, 1.0),
     "beyond": Probe(
         "whether the loss asks for outputs that the model cannot give",
         beyond,
