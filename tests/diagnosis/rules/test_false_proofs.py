@@ -123,15 +123,15 @@ def test_the_bias_of_a_rare_class_is_no_bad_start_and_that_of_a_hidden_layer_is(
     y = (x[:, :1] + x[:, 1:2] > 2.4).float()
     data = DataLoader(TensorDataset(x, y), batch_size=64)
 
-    def found(place: int) -> list[str]:
+    def warned_at(place: int) -> list[str]:
         model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 1), nn.Sigmoid())
         nn.init.constant_(model[place].bias, math.log(0.05 / 0.95) if place else -6.0)
         nn.init.normal_(model[2].weight, std=0.02)
         diagnosis = wc.diagnose(wc.Problem(model, nn.BCELoss(), data), select=["bad-initialisation"])
         return [each.severity for each in diagnosis.findings if each.severity != "note"]
 
-    assert found(2) == []
-    assert found(0) != []
+    assert warned_at(2) == []
+    assert warned_at(0) != []
 
 
 def step_of_q(scale: float) -> Any:

@@ -58,26 +58,26 @@ def judged_part(subject: Subject) -> str | None:
         for name, module in subject.problem.model.named_children()
         if any(True for _ in module.parameters())
     }
-    given: list[tuple[nn.Module, Any]] = []
+    known: list[tuple[nn.Module, Any]] = []
     calls: list[nn.Module] = []
 
     def noted(module: nn.Module, output: Any) -> None:
-        given.append((module, output))
+        known.append((module, output))
 
     def first_again(module: nn.Module, _output: Any) -> Any:
         calls.append(module)
-        return given[0][1] if module is given[0][0] else None
+        return known[0][1] if module is known[0][0] else None
 
     data = (subject.inputs, subject.targets)
     with torch.enable_grad():
         with bracketed(parts, lambda *_: None, noted):
             loss = subject.problem.training_loss(0, data)
-        if len({module for module, _ in given}) < 2 or sum(module is given[0][0] for module, _ in given) > 1:
+        if len({module for module, _ in known}) < 2 or sum(module is known[0][0] for module, _ in known) > 1:
             return None
         with bracketed(parts, lambda *_: None, first_again):
             other = subject.problem.training_loss(0, tree_map(_other, data))
     is_same = torch.allclose(loss.detach(), other.detach(), rtol=subject.tolerance)
-    return parts[given[0][0]] if is_same and len(calls) == len(given) else None
+    return parts[known[0][0]] if is_same and len(calls) == len(known) else None
 
 
 def _other(value: Any) -> Any:
