@@ -105,6 +105,12 @@ def normalized_layers(evidence: Evidence, inspection: Inspection) -> set[str]:
     return names
 
 
+def only_recurrent(model: nn.Module) -> str:
+    """The name of the recurrent layer of a model that has a single one; "" for others."""
+    names = [name for name, module in model.named_modules() if isinstance(module, (nn.RNNBase, nn.RNNCellBase))]
+    return names[0] if len(names) == 1 else ""
+
+
 def matrices(inspection: Inspection) -> list[Weight]:
     """Weights of layers: no biases, norms or single parameters."""
     return [w for w in inspection.weights if w.role in ("weight", "recurrent", "embedding")]

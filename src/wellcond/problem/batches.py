@@ -34,6 +34,8 @@ APART = 1_000_003
 """Between the seeds of two processes that train one model."""
 COMPARED_EXAMPLES = 64
 """Number of examples read twice to see whether a loader augments: a flip with p = 1/2 escapes once in 2⁶⁴."""
+MOST_IN_A_BATCH = 8
+"""Tensors of one shape in a batch, at most: more of them are batches, as `tensor.split(64)` gives them."""
 LABELS = ("labels", "label", "targets", "target", "y")
 """Names under which batches that are dicts or objects hold their targets, in order of preference."""
 
@@ -253,10 +255,21 @@ def as_batches(batches: Any) -> Iterable[Any]:
     return batches
 
 
+def _are_alike(parts: Sequence[Tensor]) -> bool:
+    """Whether tensors have one dtype and one shape, save that the last may hold fewer examples."""
+    first, *_, last = parts
+    is_rest = first.dim() == last.dim() > 0 and last.shape[1:] == first.shape[1:] and len(last) <= len(first)
+    return is_rest and {(t.dtype, t.shape) for t in parts[:-1]} | {(last.dtype, first.shape)} == {
+        (first.dtype, first.shape)
+    }
+
+
 def _is_one_batch(parts: Sequence[Any]) -> bool:
     """Whether a list or tuple is one batch, of inputs and targets, and not several."""
     kinds = {Tensor if isinstance(p, Tensor) else Mapping if isinstance(p, Mapping) else type(p) for p in parts}
     kinds = {Sequence if kind in (tuple, list) else kind for kind in kinds}
+    if kinds == {Tensor} and len(parts) > MOST_IN_A_BATCH and _are_alike(parts):
+        return False
     if kinds == {Mapping}:
         return isinstance(parts, tuple) and len(parts) == 2 and parts[0].keys() != parts[1].keys()
     if kinds != {Sequence}:

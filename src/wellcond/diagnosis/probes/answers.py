@@ -133,6 +133,9 @@ def _share(pull: Tensor, rest: Tensor, values: Tensor) -> float | None:
     count = float(places.double().mean())
     if not COUNTED[0] <= count <= COUNTED[1] or int(places.sum()) < FEWEST:
         return None
+    by_example = places.flatten(1)
+    if bool((by_example == by_example[:, :1]).all()):
+        return None  # whole examples count or do not, as those that are right already
     if bool((places == places[:1]).all()) or _is_fixed(values.double(), ~places):
         return None
     share = float((rest[places] <= PERFECT * pull[places].median()).double().mean())

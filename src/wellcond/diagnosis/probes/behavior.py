@@ -15,6 +15,7 @@ from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.graphs import edges_of_first_alone
 from wellcond.diagnosis.probes.heard import Heard, heard
+from wellcond.diagnosis.probes.judges import judged_part
 from wellcond.diagnosis.probes.linearity import Linearity, linearity
 from wellcond.diagnosis.probes.memory import Memory, memory
 from wellcond.diagnosis.probes.noise import Noise, noise
@@ -67,6 +68,8 @@ class Behavior:
         sight: What the loss sees of the outputs; None if it takes no other outputs than the model's.
         reach: Which outputs the model can give, and the lowest loss of these; None if they have no bound.
         beyond: Outputs that the loss of a step pulls beyond what the model can give, all of them; None if it does not.
+        judged_part: The part of the model whose results alone decide on the loss of a step, as a generator before its
+            discriminator; None if there is none.
         lowered_odds: How a step that draws actions treats those that its batch says are right: about −1 if it makes
             them more likely, 1 if less; None for other losses.
         uneven_terms: How hard the terms of the loss pull at what they share; None if it is no sum.
@@ -94,6 +97,7 @@ class Behavior:
     sight: Sight | None = None
     reach: Reach | None = None
     beyond: Beyond | None = None
+    judged_part: str | None = None
     lowered_odds: float | None = None
     uneven_terms: UnevenTerms | None = None
     failures: tuple[InspectionFailure, ...] = ()
@@ -185,6 +189,13 @@ PROBES: dict[str, Probe] = {
         "whether the loss asks for outputs that the model cannot give",
         beyond,
         (4 + len(BEYOND_BY)) / 3,
+        lambda problem: isinstance(problem.loss, TrainingStep),
+        "a step of one's own",
+    ),
+    "judged_part": Probe(
+        "whether a part of the model judges another",
+        judged_part,
+        2 / 3,
         lambda problem: isinstance(problem.loss, TrainingStep),
         "a step of one's own",
     ),

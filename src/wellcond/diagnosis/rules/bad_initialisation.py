@@ -225,6 +225,7 @@ def large_bias(evidence: Evidence) -> Iterator[Finding]:
     """Biases above 1 that are five times as large as what varies in the outputs of their hidden layer.
 
     Every unit is then on one side of its nonlinearity for all examples: a ReLU is always on or always off, a tanh flat.
+    Before a sigmoid at the end such a bias is the rate of a rare class.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -234,6 +235,8 @@ def large_bias(evidence: Evidence) -> Iterator[Finding]:
     outputs = {s.name: s for s in inspection.weighted() if s.variation is not None}
     for w in inspection.weights:
         signal = outputs.get(w.layer)
+        if signal is inspection.weighted()[-1]:
+            continue
         if w.role != "bias" or w.not_finite or signal is None or w.layer not in hidden or w.layer in normalized:
             continue
         varying = spread(signal)
@@ -256,12 +259,13 @@ def large_bias(evidence: Evidence) -> Iterator[Finding]:
 def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
     """Weights whose scale blows signals up, or lets them die, unless a norm follows.
 
-    A unit scales independent inputs by rms·√fan_in: √2 keeps the signals of a ReLU network as they are (He), 1 those
-    of a linear or tanh network (LeCun, Glorot). Weights of one sign scale what their inputs have in common by
+    A unit scales independent inputs by rms·√fan_in: √2 keeps the signals of a ReLU network as they are (He), 1 those of
+    a linear or tanh network (LeCun, Glorot). Weights of one sign scale what their inputs have in common by
     |mean|·fan_in. Weights that are all zero are intended, in a last layer, a residual branch or an adapter, and those
-    that training has aligned are no initialization. Weights fit their inputs if the outputs have an RMS below 5, or
-    vary between the examples by 0.05 or more; or if what the next layers take does, after a factor in the model's code.
-    A last layer that starts near zero, as that of a policy, is a warning where there is no trial to judge it by.
+    that training has aligned, or that are frozen, are no initialization. Weights fit their inputs if the outputs have
+    an RMS below 5, or vary between the examples by 0.05 or more; or if what the next layers take does, after a factor
+    in the model's code. A last layer that starts near zero, as that of a policy, says nothing yet and learns from its
+    first step: it is a note unless the trial stands still.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -272,7 +276,7 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
         gain = w.gain
         if w.role != "weight" or gain is None or w.order is None or w.layer in normalized or w.rms == 0:
             continue
-        if w.not_finite or is_trained(w):
+        if w.not_finite or is_trained(w) or not w.is_trainable:
             continue
         if abs(w.mean) > ONE_SIGN.at * w.rms:
             gain = max(gain, abs(w.mean) * w.fan_in)
@@ -283,15 +287,14 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
             continue
         if gain < 1 and _made_up_for(inspection, output) > SMALL_SIGNAL.at:
             continue
+        is_quiet_end = gain < 1 and not any(w.layer in each.after for each in inspection.weighted())
         he = math.sqrt(2 / w.fan_in)
         yield Finding(
             rule="bad-initialisation",
             layer=w.layer,
-            severity=of_symptom(
-                evidence,
-                is_far=LARGE_GAIN.is_severe(gain)
-                or (SMALL_GAIN.is_severe(gain) and not _may_be_meant(evidence, inspection, w.layer)),
-            ),
+            severity="note"
+            if is_quiet_end and not (evidence.trial is not None and evidence.trial.stands_still)
+            else of_symptom(evidence, is_far=LARGE_GAIN.is_severe(gain) or SMALL_GAIN.is_severe(gain)),
             basis="measured",
             summary=f"the weights of {w.layer or 'the model'} have an RMS of {number(w.rms)}, which scales signals by "
             f"{number(gain)}; for {w.fan_in} inputs an RMS of {number(he)} keeps their size.",
@@ -301,11 +304,6 @@ def wrong_gain(evidence: Evidence) -> Iterator[Finding]:
             treatment="unit-signals",
             remedy=f"torch.nn.init.kaiming_normal_(model.get_parameter({w.name!r}), nonlinearity='relu')",
         )
-
-
-def _may_be_meant(evidence: Evidence, inspection: Inspection, layer: str) -> bool:
-    """Whether a small layer is a last one, and no trial tells whether it stays small."""
-    return evidence.trial is None and not any(layer in each.after for each in inspection.weighted())
 
 
 def _made_up_for(inspection: Inspection, layer: Signal) -> float:

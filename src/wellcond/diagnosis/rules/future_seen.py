@@ -16,6 +16,7 @@ from torch import nn
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.rules.wrong_softmax_dimension import not_over_the_classes
 from wellcond.diagnosis.threshold import Threshold
 
 CHANGE = Threshold(
@@ -36,6 +37,8 @@ def future_seen(evidence: Evidence) -> Iterator[Finding]:
     shift = None if evidence.behavior is None else evidence.behavior.shift
     if shift is None or shift.steps < 1 or not CHANGE.is_severe(shift.future):
         return
+    if any(True for _ in not_over_the_classes(evidence)):
+        return  # a softmax over the steps is how they see each other
     module = dict(evidence.problem.model.named_modules()).get(shift.layer)
     where = shift.layer or "the model"
     yield Finding(

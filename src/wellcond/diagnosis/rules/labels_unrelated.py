@@ -129,7 +129,8 @@ def learned_by_heart(evidence: Evidence) -> Iterator[Finding]:
     if any(each is not None and each.best >= HARDLY_TOLD.at for each in (trial.relation, trial.token_relation)):
         return
     held, indices = trial.held_out, [each for each in inspection.inputs if each.is_index]
-    is_table = bool(indices) and all(len(each.shape) == 1 for each in indices)
+    single = [each for each in indices if len(each.shape) == 1]
+    is_table = bool(single) and (len(single) > 1 or len(single) == len(indices))
     if held is None or held.exchanged is None or is_table or not 0 < held.seen < BY_HEART.at * held.before:
         return
     seen, unseen = held.exchanged

@@ -12,11 +12,13 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import ASGD, SGD, Adam, Adamax, NAdam, Optimizer, RMSprop
 
 from wellcond.diagnosis.attempts import ALIKE_RATES
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
+from wellcond.diagnosis.reading import normalized_layers
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.runs import OTHER_LR, run_numbers, run_rows, set_lr
 from wellcond.diagnosis.severity import network_has_learned
@@ -53,6 +55,11 @@ BELOW_IT = Condition("loss at a lower rate / loss at its own", 0.85, origin="bey
 BEYOND = Condition(
     "rate of a schedule / the configured one", 1e3, origin="a one-cycle rises 25 times, a warm-up to the configured one"
 )
+NORMED = Condition(
+    "share of the weights that a BatchNorm follows", 0.5,
+    origin="most of the network: there steps that are too far make weights larger, and with them later steps smaller "
+    "(Arora et al. 2019, on rate tuning by batch normalization)",
+)  # fmt: skip
 STREAM = Threshold(
     "N·lr·√fan_in of N post-norm layers", 0.1, 0.2,
     origin="6 layers of width 512, or 24 of width 32, at 1e-3 have 0.27 and fail without a warm-up; at 0.06 they "
@@ -73,7 +80,8 @@ def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
     is run for the same number of steps: severe if the loss rose twofold and ends more than three times as high as
     there, a warning from one and a half times. A catapult that ends as low is no fault; neither is a rate beyond
     2(1+μ)/λ_max by itself, at which cross-entropy trains; nor one that a schedule comes to from zero: what a warm-up is
-    for is that it may be too high for the first steps.
+    for is that it may be too high for the first steps. No more than a warning, as long as the loss is finite, with SGD
+    without weight decay where a BatchNorm follows most of the weights: these grow until the rate suits them.
     """
     trial = evidence.trial
     if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0 or trial.uphill:
@@ -82,7 +90,25 @@ def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
         return
     lower = next((each for each in trial.others if each.factor < 1 and trial.outcome(each) in FALLING), None)
     if lower is not None and (stage := _how_it_fails(trial, trial.own, lower)) is not None:
-        yield _too_high(evidence, trial, trial.own, lower, *stage)
+        what, severity = stage
+        comes_back = trial.own.run.diverged_at is None and _tunes_itself(evidence)
+        yield _too_high(evidence, trial, trial.own, lower, what, "warning" if comes_back else severity)
+
+
+def _tunes_itself(evidence: Evidence) -> bool:
+    """Whether SGD trains a network whose BatchNorms make its steps smaller as the weights grow."""
+    inspection, optimizer = evidence.inspection, evidence.optimizer
+    if inspection is None or not isinstance(optimizer, SGD):
+        return False
+    if any(group["weight_decay"] for group in optimizer.param_groups):
+        return False
+    modules = dict(evidence.problem.model.named_modules())
+    if not any(isinstance(module, _BatchNorm) for module in modules.values()):
+        return False
+    normed = normalized_layers(evidence, inspection)
+    weights = [w for w in inspection.weights if w.role == "weight"]
+    total = sum(w.numel for w in weights)
+    return sum(w.numel for w in weights if w.layer in normed) > NORMED.at * total
 
 
 def _how_it_fails(trial: Trial, own: Attempt, lower: Attempt) -> tuple[str, Severity] | None:
@@ -93,13 +119,14 @@ def _how_it_fails(trial: Trial, own: Attempt, lower: Attempt) -> tuple[str, Seve
     rise = RISE_OF_LEARNED.at if trial.has_learned else RISE.warn
     if own.run.diverged_at is not None:
         return f"the loss is NaN or infinite at step {own.run.diverged_at}", "severe"
+    tells_apart = own.paired is not None and own.paired.gain > HALF
     if -fall > rise:
         what = f"the loss rises from {number(trial.loss)} to {number(own.loss)} in {steps} steps"
-        return what, "severe" if RISE.is_severe(-fall) or only_lower_learns else "warning"
+        is_learning = tells_apart and not trial.is_out_of_hand
+        return what, "severe" if (RISE.is_severe(-fall) and not is_learning) or only_lower_learns else "warning"
     is_lower = own.loss - lower.loss > (1 - LOWER_LOSS.warn) * abs(own.loss)  # losses may be negative
     if only_lower_learns and is_lower:
         return f"the loss is {number(own.loss)} after {steps} steps, no lower than a constant's", "severe"
-    tells_apart = own.paired is not None and own.paired.gain > HALF
     if trial.trains is False and not tells_apart and trial.fall(lower)[0] > max(GAIN.severe, TIMES_AS_FAR.at * fall):
         return f"the loss stays at {number(own.loss)} for {steps} steps", "severe"
     constant = math.inf if trial.constant is None else trial.constant

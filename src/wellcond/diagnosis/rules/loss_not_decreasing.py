@@ -77,10 +77,10 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     deviations better than chance, and Adam cannot fit eight examples either: then neither the rate nor the labels are
     to blame. A warning if it can, or if there is no such probe: the network may only start slowly. A warning, too, if
     its own run alone stands still: it moves by less than 0.5 % and less than its standard error. A network that had
-    learned before is not reported.
+    learned before is not reported, nor a loss of exactly zero, as of triplets that keep their margins.
     """
     trial = evidence.trial
-    if trial is None or trial.has_learned:
+    if trial is None or trial.has_learned or trial.loss == 0:
         return
     own, few = trial.own, trial.few
     cannot_fit = _cannot_fit_few(trial)
@@ -256,8 +256,15 @@ def _is_lost(trial: Trial) -> bool:
 
 
 def _cannot_fit_few(trial: Trial) -> bool:
-    """Whether Adam has tried to fit a handful of examples that had a loss, and could not."""
+    """Whether Adam has tried to fit a handful of examples that had a loss, and could not.
+
+    A handful may have none although others do: eight examples of one class, say, make no triplet.
+    """
     few = trial.few
-    if few is None or few.before == 0 or (few.later is not None and few.later < LEAVES.at * few.after):
+    if (
+        few is None
+        or abs(few.before) <= NEARLY_CONSTANT.at * abs(trial.loss)
+        or (few.later is not None and few.later < LEAVES.at * few.after)
+    ):
         return False
     return FIT.is_severe(few.fall)

@@ -16,6 +16,7 @@ import torch
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.reading import only_recurrent
 from wellcond.diagnosis.rule import rule
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import number
@@ -79,7 +80,8 @@ def fails_after_a_step(evidence: Evidence) -> Iterator[Finding]:
     """A model or a loss that takes a first step of training and raises at a later one, at every rate that was tried.
 
     The weights are finite, and lower rates than its own raise too, so that it is not where the steps lead: what a step
-    leaves, such as a state with its graph, does not fit the next.
+    leaves, such as a state with its graph, does not fit the next. The only recurrent layer is named where a graph is
+    gone.
     """
     trial = evidence.trial
     if trial is None or trial.own is None or not all(each.has_raised for each in trial.attempts):
@@ -90,6 +92,7 @@ def fails_after_a_step(evidence: Evidence) -> Iterator[Finding]:
     at, error = trial.own.run.diverged_at or 0, trial.own.run.cause.partition("\n")[0]
     yield Finding(
         rule="model-fails",
+        layer=only_recurrent(evidence.problem.model) if "second time" in error else "",
         severity="severe",
         basis="tried",
         summary=f"training ends at step {at}, and so it does at every rate down to {number(lowest)}: "

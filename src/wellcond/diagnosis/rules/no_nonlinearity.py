@@ -51,7 +51,7 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     linear fit is the best; otherwise a note if an affine map is enough. The last operation may be a softmax or a
     sigmoid. A BatchNorm is affine in use. Layers narrower than both ends, as in a linear autoencoder, are a product of
     low rank, which one layer is not: a note, but a warning from four layers on, of which two would do. ReLUs that are
-    always on or off are other rules'.
+    always on or off are other rules'; and branches with a gate of zero, as in ReZero, are bent once it opens.
     """
     inspection = evidence.inspection
     if inspection is None or _are_full(inspection):
@@ -62,7 +62,8 @@ def no_nonlinearity(evidence: Evidence) -> Iterator[Finding]:
     is_shown = inspection.output is not None and inspection.output.is_affine and not functions and len(names) > 1
     if not is_shown:
         linearity = None if evidence.behavior is None else evidence.behavior.linearity
-        if linearity is None or not linearity.is_affine:
+        is_gated = any(w.rms == 0 and w.role == "other" and w.is_trainable for w in inspection.weights)
+        if linearity is None or not linearity.is_affine or (functions and is_gated):
             return
         names = [name for name in linearity.before if name not in map(_name, filter(is_embedding, inspection.signals))]
     if len(names) < 2:

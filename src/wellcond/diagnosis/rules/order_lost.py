@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.probes.order import Order
+from wellcond.diagnosis.reading import is_embedding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
@@ -50,6 +51,7 @@ def order_lost(evidence: Evidence) -> Iterator[Finding]:
     if order.placed.advantage < PREDICTS.at or severity is None:
         return
     yield _finding(
+        evidence,
         order,
         severity,
         f", although it tells of the targets: a fit of every step at its place has {number(ratio)} of the error of a "
@@ -75,6 +77,7 @@ def told_by_neighbors(evidence: Evidence) -> Iterator[Finding]:
     if trial is not None and not does_not_learn:
         return
     yield _finding(
+        evidence,
         order,
         "severe" if does_not_learn else "warning",
         f", although it tells of the targets: similar sequences predict them {number(order.known)} standard deviations "
@@ -95,7 +98,7 @@ def moves_along(evidence: Evidence) -> Iterator[Finding]:
         return
     combines = behavior.memory is not None and behavior.memory.reached > 1
     if combines and trial is not None and trial.fails:
-        yield _finding(order, "warning", ", and the network does not train", {})
+        yield _finding(evidence, order, "warning", ", and the network does not train", {})
 
 
 def _severity(evidence: Evidence, ratio: float) -> Severity | None:
@@ -109,9 +112,12 @@ def _severity(evidence: Evidence, ratio: float) -> Severity | None:
     return "severe" if trial.trains is False else "warning" if trial.trains is None else None
 
 
-def _finding(order: Order, severity: Severity, why: str, numbers: dict[str, float | str]) -> Finding:
+def _finding(
+    evidence: Evidence, order: Order, severity: Severity, why: str, numbers: dict[str, float | str]
+) -> Finding:
     return Finding(
         rule="order-lost",
+        layer=_table(evidence),
         severity=severity,
         basis="measured" if numbers else "tried",
         summary=f"the outputs are the same in whatever order the steps come{why}.",
@@ -120,3 +126,10 @@ def _finding(order: Order, severity: Severity, why: str, numbers: dict[str, floa
         remedy="# add positions to the embeddings, as in x + self.positions[:, :x.shape[1]] with a learned parameter, "
         "or read the steps by a recurrent or convolutional layer",
     )
+
+
+def _table(evidence: Evidence) -> str:
+    """The table of tokens, to whose rows positions are to be added, if there is a single one."""
+    signals = () if evidence.inspection is None else evidence.inspection.signals
+    tables = [each.name for each in signals if is_embedding(each)]
+    return tables[0] if len(tables) == 1 else ""

@@ -69,7 +69,8 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     ]
     trains = evidence.trial is None or evidence.trial.trains
     for before, signal in itertools.pairwise(layers):
-        if signal is layers[-1] and trains and _is_offset(inspection, signal):
+        is_last = not any(signal.name in each.after for each in layers)
+        if is_last and trains is not False and _is_offset(inspection, signal):
             continue
         if _is_fed_a_parameter(signal, layers[layers.index(signal) + 1 :]):
             continue

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.inspection.outputs import OutputFacts
-from wellcond.diagnosis.reading import last_layer, outputs_of, vanishes_at_targets
+from wellcond.diagnosis.reading import is_trained, last_layer, outputs_of, vanishes_at_targets
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
@@ -46,7 +46,7 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
     A trained classifier is as sure, but right: its loss is below that of the best constant. Reported if the loss is
     twice that or, for other losses that take a logarithm or vanish at the targets, 1 above that of perfect outputs. The
     gradient passes a sigmoid with the factor p(1 − p), below 1e-3 here. No more than a warning if the trial shows that
-    the network trains all the same, as one does that was trained before on other labels.
+    the network trains all the same, and a note if it was trained before: it was sure of other labels.
     """
     if (both := outputs_of(evidence)) is None:
         return
@@ -58,10 +58,11 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
     constant = output.best_constant
     is_far = SHARE.is_severe(output.saturated) or (constant is not None and output.loss > LOSS.severe * constant)
     trains = evidence.trial is not None and bool(evidence.trial.trains)
+    was_trained = any(map(is_trained, inspection.weights))
     yield Finding(
         rule="saturated-output",
         layer=last_layer(inspection, output),
-        severity="severe" if is_far and not trains else "warning",
+        severity="note" if trains and was_trained else "severe" if is_far and not trains else "warning",
         basis="measured",
         summary=f"{output.saturated:.0%} of the examples have probabilities within 0.001 of 0 or 1, and the loss is "
         f"{number(output.loss)}" + (f", that of a constant {number(constant)}." if constant is not None else "."),

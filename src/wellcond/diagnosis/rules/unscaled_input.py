@@ -106,6 +106,7 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
         numbers |= {"RMS of the largest feature": largest, "RMS of the median feature": median}
         yield Finding(
             rule="unscaled-input",
+            layer=_that_takes_them(first),
             severity=severity,
             basis="measured",
             summary=f"{summary}.",
@@ -135,6 +136,7 @@ def outweighed_by_their_mean(evidence: Evidence) -> Iterator[Finding]:
             continue
         yield Finding(
             rule="unscaled-input",
+            layer=_that_takes_them(_first_layers(inspection)),
             severity=of_symptom(evidence, is_far=True),
             basis="measured",
             summary=f"the {fact.name} are {number(fact.mean)} ± {number(fact.std)}: their mean is "
@@ -185,6 +187,11 @@ def _first_layers(inspection: Inspection) -> list[Signal]:
     """The layers that no other one comes before: one for each branch of a network that has several."""
     layers = [s for s in inspection.signals if s.is_weighted or s.kind in CELLS]
     return [s for s in layers if not s.after] or layers[:1]
+
+
+def _that_takes_them(first: list[Signal]) -> str:
+    """The layer that takes the inputs, if it is a single one."""
+    return first[0].name if len(first) == 1 else ""
 
 
 def _fits(first: Signal) -> bool:

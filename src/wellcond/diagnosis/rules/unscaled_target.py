@@ -19,6 +19,8 @@ from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.problem.apart import StepLoss
+from wellcond.problem.training_step import TrainingStep
 from wellcond.results import number
 
 RMS = Threshold(
@@ -42,6 +44,8 @@ COMPARED = Condition(
     origin="an absolute error of outputs far below the targets is about their RMS, a squared one more: a lower loss "
     "does not compare the two as they are",
 )  # fmt: skip
+STEPS = (TrainingStep, StepLoss)
+HARDLY = Condition("fall of the loss in the trial", 0.1, origin="a tenth is what a network must gain to have learned")
 TIMES_WIDER = Condition("standard deviation of outputs / that of small targets", 10.0, origin="as for large targets")
 
 
@@ -89,6 +93,37 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
             treatment="scale-targets",
             remedy=f"# standardize the {fact.name} where the data set is made, and scale predictions back",
         )
+
+
+@rule("unscaled-target")
+def unscaled_in_step(evidence: Evidence) -> Iterator[Finding]:
+    """A step whose loss is so large that only its targets explain it: rewards in points, say, or prices.
+
+    Even if it is a sum over all outputs of a batch, their mean square error is above 30², while what the last layer
+    gives has an RMS below a fifth of that error's root. Severe if the loss falls by less than a tenth at the step's own
+    rate in the trial; not reported otherwise.
+    """
+    inspection, trial = evidence.inspection, evidence.trial
+    if inspection is None or trial is None or trial.own is None or not isinstance(evidence.problem.loss, STEPS):
+        return
+    layers, loss = inspection.weighted(), inspection.loss
+    if not layers or loss is None or trial.trains or not 0 <= trial.fall(trial.own)[0] < HARDLY.at:
+        return
+    last, error = layers[-1], math.sqrt(max(loss, 0.0) / (layers[-1].units * inspection.batch_size))
+    if not RMS.is_severe(error) or last.rms > ALREADY_LARGE.at * error:
+        return
+    yield Finding(
+        rule="unscaled-target",
+        severity="severe",
+        basis="measured",
+        summary=f"the loss is {number(loss)}, and {last.name or 'the last layer'} gives numbers with an RMS of "
+        f"{number(last.rms)}: what they are compared with is far larger, and needs a scale.",
+        evidence={"loss": loss, "RMS of outputs": last.rms, "least RMS of the error": error},
+        reason="A fresh network's outputs are of size 1: a rate that covers the distance to the targets in time is "
+        "far too high to fit what varies in them.",
+        remedy="# divide the targets, or rewards, by their standard deviation where the batch is made, and scale "
+        "predictions back",
+    )
 
 
 def _is_compared(inspection: Inspection, fact: TensorFacts, *, is_large: bool) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding, Severity
 from wellcond.diagnosis.probes.padding import Padding
+from wellcond.diagnosis.reading import only_recurrent
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.results import number
@@ -141,7 +142,7 @@ def padding_seen(evidence: Evidence) -> Iterator[Finding]:
     in_vain = ", although the model gets a mask or lengths" if padding.is_masked else ""
     yield Finding(
         rule="wrong-mask",
-        layer=padding.pool,
+        layer=padding.pool or only_recurrent(evidence.problem.model),
         severity=_severity(evidence, padding),
         basis="proven",
         summary=f"padding, {padding.share:.0%} of all places, moves the outputs {number(padding.seen)} times as much "

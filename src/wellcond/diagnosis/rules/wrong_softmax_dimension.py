@@ -16,6 +16,9 @@ from wellcond.diagnosis.inspection.attention import OfOne
 from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.rule import rule
 
+TURNS = ("Transpose", "Permute", "T", "Clone", "UnsafeView")
+"""Operations by which a loss moves the classes to the end before it flattens."""
+
 
 @rule("wrong-softmax-dimension")
 def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
@@ -118,8 +121,10 @@ def not_over_the_classes(evidence: Evidence) -> Iterator[Finding]:
     """Outputs that a softmax normalizes over another dimension than that of the classes.
 
     The classes are the only dimension that targets of classes do not have, or the one in which targets are one-hot
-    codes. Severe, or a warning if a trial shows that the network trains all the same. Cross-entropies know their
-    classes, and a softmax over the examples at the end is another rule's.
+    codes, or the last one of a sequence's that the loss flattens without a transposition. Severe, or a warning if a
+    trial shows that the network trains all the same; of a flattened sequence severe in any case, since a softmax over
+    the steps sees those to come. Cross-entropies know their classes, and a softmax over the examples at the end is
+    another rule's.
     """
     inspection = evidence.inspection
     output = None if inspection is None else inspection.output
@@ -129,6 +134,10 @@ def not_over_the_classes(evidence: Evidence) -> Iterator[Finding]:
     if (is_nll and is_torchs and output.tail_dim == 0) or not (is_nll or output.class_dim is None):
         return
     classes = output.class_dim if is_nll and not is_torchs else output.coded_dim
+    is_flattened = is_nll and len(output.shape) > 2 and output.loss_operations.isdisjoint(TURNS)
+    is_flattened = is_flattened and "View" in output.loss_operations
+    if is_flattened:
+        classes = len(output.shape) - 1
     if classes is None:
         return
     if not output.normalized_dims or classes in output.normalized_dims:
@@ -137,7 +146,7 @@ def not_over_the_classes(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="wrong-softmax-dimension",
         layer=weighted[-1].name if weighted else "",
-        severity="warning" if evidence.trial is not None and evidence.trial.trains else "severe",
+        severity="warning" if not is_flattened and evidence.trial is not None and evidence.trial.trains else "severe",
         basis="proven",
         summary=f"the softmax of the outputs goes over dimension {dim} of {list(output.shape)}, but the "
         f"classes are dimension {classes}.",

@@ -30,7 +30,8 @@ def not_held(evidence: Evidence) -> Iterator[Finding]:
 
     Severe if they hold a tenth of all weights, or if the optimizer holds others instead: it was created before the
     model, or one of its layers, was exchanged. Layers that are fixed on purpose need requires_grad_(False). A note if
-    they judge what the others give, as a critic does, and another optimizer may hold them.
+    they judge what the others give, as a critic or a discriminator does, and another optimizer may hold them: a step
+    calls them more often, or nothing but what the others give decides on its loss.
     """
     inspection, optimizer = evidence.inspection, evidence.optimizer
     if inspection is None or optimizer is None:
@@ -122,11 +123,14 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _judge(evidence: Evidence, layers: list[str]) -> bool:
-    """Whether a training step calls layers more often than all others: on what these give, and on the data too."""
+    """Whether a training step calls layers on what all others give alone, or more often than these: on data too."""
     calls = {s.name: s.calls for s in evidence.inspection.weighted()} if evidence.inspection is not None else {}
     judging = [count for name, count in calls.items() if name in layers]
     others = [count for name, count in calls.items() if name not in layers]
     is_own_step = isinstance(evidence.problem.loss, TrainingStep)
+    judged = None if evidence.behavior is None else evidence.behavior.judged_part
+    if judged is not None and not any(f"{name}.".startswith(f"{judged}.") for name in layers):
+        return True
     return is_own_step and bool(judging and others) and min(judging) > max(others)
 
 
