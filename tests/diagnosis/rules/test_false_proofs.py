@@ -182,3 +182,46 @@ def test_the_layer_that_takes_unscaled_inputs_is_named() -> None:
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
     diagnosis = wc.diagnose(wc.Problem(model, nn.MSELoss(), [(x, x[:, :1] / 1000)]), select=["unscaled-input"])
     assert [(each.severity, each.layer) for each in diagnosis.findings] == [("severe", "0")]
+
+
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_what_a_judge_gets_beside_the_outputs_is_not_what_they_are_asked_for(is_judged: bool) -> None:
+    """The condition of a generator goes to the discriminator too; a decoder that is asked for it has to copy it."""
+    judge = nn.Linear(8, 1)
+    generator = nn.Linear(4, 4)
+    conditions = [torch.randn(32, 4) for _ in range(4)]
+
+    def step(model: nn.Module, batch: Tensor) -> Tensor:
+        outputs = model(batch)
+        if is_judged:
+            return nn.functional.softplus(-judge(torch.cat([batch, outputs], 1))).mean()
+        return (outputs[:, :-1] - batch[:, 1:]).square().mean()
+
+    optimizer = torch.optim.Adam(generator.parameters(), 1e-3)
+    diagnosis = wc.diagnose(wc.Problem.from_step(generator, step, conditions), optimizer)
+    assert severities(diagnosis, "future-seen") == ([] if is_judged else ["severe"])
+
+
+class Attending(nn.Module):
+    """Self-attention, which sees the whole sequence or what came before."""
+
+    def __init__(self, is_causal: bool) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(20, 16), nn.Parameter(torch.randn(10, 16))
+        self.mixed, self.head, self.is_causal = nn.Linear(16, 48), nn.Linear(16, 20), is_causal
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        q, k, v = self.mixed(self.words(tokens) + self.places).chunk(3, -1)
+        h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
+        result: Tensor = self.head(h).mT
+        return result
+
+
+@pytest.mark.parametrize(("is_causal", "severity"), [(False, ["warning"]), (True, ["severe"])])
+def test_who_sees_everything_may_be_asked_for_the_token_before(is_causal: bool, severity: list[str]) -> None:
+    tokens = torch.randint(20, (256, 11))
+    data = TensorDataset(tokens[:, 1:], tokens[:, :-1])
+    model = Attending(is_causal)
+    problem = wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=32, shuffle=True))
+    diagnosis = wc.diagnose(problem, torch.optim.Adam(model.parameters(), 1e-3))
+    assert severities(diagnosis, "label-shift") == severity

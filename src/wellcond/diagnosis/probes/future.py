@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from wellcond.diagnosis.probes.influence import FIRST_MODULES, repeats, watched
+from wellcond.diagnosis.probes.judges import is_judged_by_network
 from wellcond.diagnosis.probes.own_shift import own_shift
 from wellcond.diagnosis.probes.steps import ONE_HOT, Compared, Sequence, compared, sequences
 from wellcond.diagnosis.probes.subject import Subject, relative_change
@@ -55,13 +56,17 @@ def shift(subject: Subject) -> Shift | None:
     """Compare targets with inputs of nearby steps, and exchange the inputs that come later.
 
     Returns:
-        None if the targets are not the inputs of a step, or those of its own that it does not see.
+        None if the targets are not the inputs of a step, or those of its own that it does not see; or if another
+        network gets inputs and outputs side by side, as a discriminator does: they are not compared.
     """
     if (own := own_shift(subject)) is not None:  # a model that computes its loss from labels
         steps = own.of_data + own.of_model
         return Shift(steps, own.of_model, own.share, True, False, past=float(own.sees_past))
     copying: Shift | None = None
-    for sequence, pair, each in reversed(_candidates(subject)):
+    candidates = _candidates(subject)
+    if candidates and is_judged_by_network(subject.problem):
+        return None
+    for sequence, pair, each in reversed(candidates):
         if each.steps:
             future = _future(subject, sequence, pair, each)
             past = _past(subject, sequence, pair) if each.steps < 0 else 0.0

@@ -28,10 +28,11 @@ def label_shift(evidence: Evidence) -> Iterator[Finding]:
     """Targets that are tokens of the input, but not the next ones.
 
     Severe if each output of a network that sees no later step, but earlier ones, is asked for its own input, which it
-    has only to copy; if it is asked for an earlier one; or if both the data and the loss shift the targets. A warning
-    if the data alone shift them by two or three. Networks that see the whole sequence, as autoencoders do, are not
-    asked, nor numbers: a forecast may be of any horizon. A task to repeat a token later begins with the same targets in
-    all examples, and is none either; nor is a network that reads from the end, and has not seen the earlier token.
+    has only to copy, or for an earlier one; or if both the data and the loss shift the targets. A warning if the data
+    alone shift them by two or three, or if a network that sees the whole sequence is asked for earlier tokens, which
+    may be its task. Such a network is not asked for its own input, as an autoencoder is; nor are numbers: a forecast
+    may be of any horizon. A task to repeat a token later begins with the same targets in all examples, and is none
+    either; nor is a network that reads from the end, and has not seen the earlier token.
     """
     shift = None if evidence.behavior is None else evidence.behavior.shift
     if shift is None or not shift.is_tokens or shift.steps == 1:
@@ -45,7 +46,7 @@ def label_shift(evidence: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         rule="label-shift",
-        severity=_severity(shift),
+        severity=_severity(shift, is_causal),
         basis="proven",
         summary=f"{shift.share:.0%} of the targets are {_which(shift)}.",
         evidence={"shift": float(shift.steps), "of it by the loss": float(shift.of_loss), "share": shift.share},
@@ -57,9 +58,9 @@ def label_shift(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _severity(shift: Shift) -> Severity:
+def _severity(shift: Shift, is_causal: bool) -> Severity:
     is_doubled = shift.of_loss > 0 and shift.steps > shift.of_loss
-    return "severe" if shift.steps < 1 or is_doubled else "warning"
+    return "severe" if (shift.steps < 1 and is_causal) or is_doubled else "warning"
 
 
 def _which(shift: Shift) -> str:
