@@ -6,6 +6,7 @@ Legend: a *row* is one example at one position (pixel, token), a unit is a featu
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -18,6 +19,31 @@ MOST_ROWS, MOST_FEATURES = 256, 4096
 CELLS = ("RNNCell", "LSTMCell", "GRUCell")
 MANY_CALLS = 10
 """Calls in one pass from which a layer counts as one in a loop over steps."""
+
+
+class SeenCalls:
+    """What is seen of all modules and functions, in the order in which they are called first."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], Seen] = {}
+        self._calls: dict[tuple[str, str], int] = {}
+
+    def __iter__(self) -> Iterator[Seen]:
+        return iter(self._seen.values())
+
+    def begin(self) -> None:
+        """Another pass begins."""
+        self._calls.clear()
+
+    def call_of(self, name: str, kind: str, is_weighted: bool, function: str | None) -> tuple[Seen, int]:
+        """The sums that the next call belongs to, and how many of it there were in this pass before."""
+        nth = self._calls.get((name, kind), 0)
+        self._calls[name, kind] = nth + 1
+        # a second ReLU after the same layer is another one; a module that is called again is the same
+        key = (name, f"{kind}[{nth}]" if function and nth else kind)
+        if key not in self._seen:
+            self._seen[key] = Seen(name, kind, is_weighted, function)
+        return self._seen[key], nth
 
 
 class Seen:

@@ -15,7 +15,7 @@ from torch.autograd.graph import Node
 from wellcond.diagnosis.inspection.attention import Attention, OfOne, SeenAttention
 from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.inspection.nonlinearities import FUNCTIONS
-from wellcond.diagnosis.inspection.seen import Seen, spread
+from wellcond.diagnosis.inspection.seen import Seen, SeenCalls, spread
 from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.network.calling import tensors_in
 from wellcond.network.graph import leaves_of, nearest_before
@@ -59,7 +59,7 @@ class Signals:
         self.without_graph: set[str] = set()
         self.started: dict[str, int] = {}
         self.dtypes: set[torch.dtype] = set()
-        self._seen: dict[tuple[str, str], Seen] = {}
+        self._seen = SeenCalls()
         self._nodes: dict[str, list[Node]] = {}
         self._after: dict[str, tuple[str, ...]] = {}
         self._after_parameters: set[str] = set()
@@ -67,7 +67,6 @@ class Signals:
         self._attention = SeenAttention()
         self._last: str = ""
         self._inside: list[str] = []
-        self._calls: dict[tuple[str, str], int] = {}
         self._examples = 1
         self._names = ModuleNames(model)
         self._weighted = weighted_layers(model)
@@ -88,7 +87,7 @@ class Signals:
     def watched(self, examples: int) -> Iterator[None]:
         """Context of a forward pass of one batch."""
         self._last, self._examples = "", examples
-        self._calls.clear()
+        self._seen.begin()
         self._inside.clear()
         self._attention.begin()
         recurrent = {name: m for name, m in self.modules.items() if isinstance(m, nn.RNNBase)}
@@ -107,7 +106,7 @@ class Signals:
 
     def signals(self) -> list[Signal]:
         """All signals, in the order of the forward pass."""
-        signals = [seen.signal() for seen in self._seen.values() if seen.rows]
+        signals = [seen.signal() for seen in self._seen if seen.rows]
         signals = [
             each if each.is_nonlinearity else replace(each, phase=self._phases.get(each.name)) for each in signals
         ]
@@ -184,8 +183,7 @@ class Signals:
             tensor = tensor.transpose(0, 1)
         dim = rule.unit_dim(tensor) if rule is not None else unit_dim(module, tensor) if is_norm(module) else None
         dim = feature_dim(tensor) if dim is None else dim
-        seen = self._of(name, type(module).__name__, name in self._weighted, None)
-        nth = self._calls[name, type(module).__name__] - 1
+        seen, nth = self._seen.call_of(name, type(module).__name__, name in self._weighted, None)
         seen.calls = max(seen.calls, nth + 1)
         seen.add(tensor, dim, x if isinstance(x, Tensor) else None, self._examples)
         if name not in self._weighted:
@@ -210,7 +208,7 @@ class Signals:
             if running is not None and running not in self.modules:  # a module's own call is seen with it
                 with self._failures.recording("a norm"), torch._C.DisableTorchFunction():
                     blank = _is_blank(args[0], output, tensors_in((args[1:], kwargs)), self._examples, is_norm=True)
-                    seen = self._of(self._caller(), kind, False, None)
+                    seen, _ = self._seen.call_of(self._caller(), kind, False, None)
                     seen.add(output, feature_dim(output), None, self._examples)
                     seen.is_blank |= blank
             return
@@ -228,16 +226,8 @@ class Signals:
         layer = self._weighted.get(self._last)
         rule = None if layer is None else rule_for(layer)
         dim = min(rule.unit_dim(output) if rule is not None else feature_dim(output), output.dim() - 1)
-        self._of(self._last, kind, False, kind).add(output, dim, None, self._examples)
-
-    def _of(self, name: str, kind: str, is_weighted: bool, function: str | None) -> Seen:
-        nth = self._calls.get((name, kind), 0)
-        self._calls[name, kind] = nth + 1
-        # a second ReLU after the same layer is another one; a module that is called again is the same
-        key = (name, f"{kind}[{nth}]" if function and nth else kind)
-        if key not in self._seen:
-            self._seen[key] = Seen(name, kind, is_weighted, function)
-        return self._seen[key]
+        seen, _ = self._seen.call_of(self._last, kind, False, kind)
+        seen.add(output, dim, None, self._examples)
 
     def _on_gradient(self, _name: str, _module: nn.Module, call: tuple[Seen, int] | None, gradient: Tensor) -> None:
         if call is not None:
@@ -248,8 +238,8 @@ class Signals:
     def _on_input_gradient(self, name: str, module: nn.Module, _seen: Any, gradient: Tensor) -> None:
         if gradient.dim() == 3:
             steps = gradient.detach().transpose(0, 1) if module.batch_first else gradient.detach()
-            for (key, _), seen in self._seen.items():
-                if key == name:
+            for seen in self._seen:
+                if seen.name == name:
                     seen.over_time = steps.double().flatten(1).norm(dim=1).cpu()
 
 
