@@ -25,9 +25,9 @@ from wellcond.diagnosis.token_labels import token_relation
 from wellcond.diagnosis.trial import trial, trial_price
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.errors import NonFinite, Unsupported
+from wellcond.problem.batches import cut
 from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.loss.likelihoods import CrossEntropy
-from wellcond.problem.pieces import cut
 from wellcond.results.run import Run
 
 

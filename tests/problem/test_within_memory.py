@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from zoo import integers, normal, seeded
 
 import wellcond as wc
-from wellcond.problem import within_memory
+from wellcond.problem import problem, within_memory
 from wellcond.problem.pieces import adds_up, in_pieces
 
 
@@ -98,7 +98,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> None:
             work()
         return 1e-3, float(held.peak)
 
-    monkeypatch.setattr(within_memory, "LIMITED", ("cpu",))
+    monkeypatch.setattr(problem, "LIMITED", ("cpu",))
     monkeypatch.setattr(within_memory, "peak_of", peak_of)
     monkeypatch.setattr(within_memory, "free_of", lambda _: 0.0)
 

@@ -9,8 +9,7 @@ from itertools import islice
 from operator import length_hint
 from typing import NamedTuple
 
-from wellcond.problem.batches import Batch, examples_in
-from wellcond.problem.pieces import cut, first_examples, runs_on_part
+from wellcond.problem.batches import Batch, cut, examples_in, first_examples
 from wellcond.problem.problem import Problem
 
 MOST_EXAMPLES = 64
@@ -60,7 +59,7 @@ def for_probes(problem: Problem, shapes: Sequence[tuple[int, ...]]) -> Problem:
         _, batch = next(data)
     whole = examples_in(batch)
     fitting = min(max(2, PROBED_OUTPUTS * whole // outputs), whole - is_square)
-    if fitting >= whole or not runs_on_part(problem, batch):
+    if fitting >= whole or not problem.runs_on_part(batch):
         return problem
     fewer = [first_examples(batch, fitting)]
     return Problem(problem.model, problem.loss, fewer, problem.batchnorm, dropout=problem.dropout)
@@ -71,11 +70,11 @@ def mini_batches(problem: Problem, most: int = MOST_EXAMPLES, *, batches: int = 
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         whole = [batch for _, batch in islice(data, batches)]
     count = length_hint(problem.batches, 0) or len(whole)
-    are_cut = examples_in(whole[0]) > most and runs_on_part(problem, whole[0])
+    are_cut = examples_in(whole[0]) > most and problem.runs_on_part(whole[0])
     pieces = [piece for batch in whole for piece in cut(batch, most)] if are_cut else whole
     return MiniBatches(pieces[:batches], count * len(pieces) / len(whole))
 
 
 def handful(problem: Problem, batch: Batch, count: int) -> Batch:
     """The first few examples; the batch itself if it cannot be cut, as a graph."""
-    return first_examples(batch, count) if runs_on_part(problem, batch) else batch
+    return first_examples(batch, count) if problem.runs_on_part(batch) else batch

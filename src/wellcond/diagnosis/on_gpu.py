@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from wellcond.network.isolation.arithmetic import attention_of_training, trained_in
-from wellcond.problem.batches import examples_in
-from wellcond.problem.pieces import first_examples, runs_on_part
+from wellcond.problem.batches import examples_in, first_examples
 from wellcond.problem.problem import Problem
 from wellcond.problem.within_memory import OVER_STEP, passed
 
@@ -130,7 +129,7 @@ def with_fewer_examples(problem: Problem, examples: int) -> Problem:
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         batches = [batch for _, batch in data]
     larger = next((batch for batch in batches if examples_in(batch) > examples), None)
-    if larger is None or not runs_on_part(problem, larger):
+    if larger is None or not problem.runs_on_part(larger):
         return problem
     fewer = [first_examples(batch, examples) for batch in batches]
     fitting = Problem(problem.model, problem.loss, fewer, problem.batchnorm, dropout=problem.dropout)

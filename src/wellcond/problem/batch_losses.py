@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wellcond.problem.batches import Batch
+from wellcond.errors import NonFinite
+from wellcond.problem.batches import Batch, examples_in, first_examples, share_examples
 from wellcond.problem.evaluation import Evaluation
 from wellcond.problem.measured_model import MeasuredModel
 from wellcond.problem.not_finite import why_not_finite
@@ -147,6 +148,19 @@ class BatchLosses(MeasuredModel):
                 values = values_of(evaluation.loss)
                 mean = merged(mean, values, evaluation.weight / weight) if mean else values
         return mean
+
+    def runs_on_part(self, batch: Batch) -> bool:
+        """Whether the model runs on half of a batch: a graph's nodes look like examples, but belong to its edges."""
+        if not share_examples(batch):
+            return False
+        try:
+            with self.measuring(), torch.no_grad():
+                self.training_loss(0, first_examples(batch, max(1, examples_in(batch) // 2)))
+        except NonFinite:
+            return True
+        except Exception:  # the user's model may raise anything
+            return False
+        return True
 
 
 def merged(mean: Sequence[Tensor | None], new: Sequence[Tensor | None], share: float) -> list[Tensor | None]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from itertools import count
+from itertools import count, pairwise
 from operator import length_hint
 from typing import Any
 
@@ -223,6 +224,26 @@ def share_examples(*parts: Any) -> bool:
 
 
 # one batch or several
+
+
+def cut(batch: Batch, most: int) -> list[Batch]:
+    """Parts of nearly equal size with at most `most` examples; the batch itself if it cannot be cut."""
+    examples = examples_in(batch)
+    if not share_examples(batch) or examples <= most:
+        return [batch]
+    parts = math.ceil(examples / most)
+    bounds = [examples * k // parts for k in range(parts + 1)]
+    return [_part(batch, slice(*ends)) for ends in pairwise(bounds)]
+
+
+def first_examples(batch: Batch, count: int) -> Batch:
+    """The first examples of a batch that can be cut."""
+    return _part(batch, slice(count))
+
+
+def _part(batch: Batch, which: slice) -> Batch:
+    part: Batch = tree_map(lambda leaf: leaf[which] if isinstance(leaf, Tensor) else leaf, batch)
+    return part
 
 
 def as_batches(batches: Any) -> Iterable[Any]:

@@ -1,18 +1,14 @@
-"""Parts of batches: the first examples, and a problem over pieces of its batches, whose graphs take less memory."""
+"""A problem over pieces of its batches, whose graphs take less memory."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map
 
-from wellcond.errors import NonFinite
-from wellcond.problem.batches import Batch, Source, examples_in, share_examples
+from wellcond.problem.batches import Batch, Source, cut
 from wellcond.problem.problem import Problem
 
 
@@ -64,37 +60,3 @@ class _Cut:
                 pieces = cut(batch, self._examples)
                 self._in_batch = len(pieces)
                 yield from pieces
-
-
-def cut(batch: Batch, most: int) -> list[Batch]:
-    """Parts of nearly equal size with at most `most` examples; the batch itself if it cannot be cut."""
-    examples = examples_in(batch)
-    if not share_examples(batch) or examples <= most:
-        return [batch]
-    parts = math.ceil(examples / most)
-    bounds = [examples * k // parts for k in range(parts + 1)]
-    return [_part(batch, slice(*ends)) for ends in pairwise(bounds)]
-
-
-def first_examples(batch: Batch, count: int) -> Batch:
-    """The first examples of a batch that can be cut."""
-    return _part(batch, slice(count))
-
-
-def runs_on_part(problem: Problem, batch: Batch) -> bool:
-    """Whether the model runs on half of a batch: a graph's nodes look like examples, but belong to its edges."""
-    if not share_examples(batch):
-        return False
-    try:
-        with problem.measuring(), torch.no_grad():
-            problem.training_loss(0, _part(batch, slice(max(1, examples_in(batch) // 2))))
-    except NonFinite:
-        return True
-    except Exception:  # the user's model may raise anything
-        return False
-    return True
-
-
-def _part(batch: Batch, which: slice) -> Batch:
-    part: Batch = tree_map(lambda leaf: leaf[which] if isinstance(leaf, Tensor) else leaf, batch)
-    return part

@@ -33,6 +33,9 @@ from wellcond.problem.ranks.team import Team
 from wellcond.problem.training_step import NoTargets, Step, TrainingStep
 from wellcond.results import Cost
 
+LIMITED = ("cuda",)
+"""Devices whose memory is limited."""
+
 
 class Problem(BatchLosses):
     """A model, its loss and its batches: the one input of every measurement.
@@ -170,6 +173,11 @@ class Problem(BatchLosses):
         self.is_checked = False
         self.fits = False
         self.loss = loss
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a call has to plan what it holds: on a GPU, in one process, for batches that were not made to fit."""
+        return self.device.type in LIMITED and not self.fits and self.member is None
 
     def __repr__(self) -> str:
         return f"Problem({type(self.model).__name__}, {self.size:,} parameters, batchnorm={self.batchnorm!r})"

@@ -20,13 +20,11 @@ import torch
 from torch.optim import SGD, Optimizer
 
 from wellcond.network.isolation.arithmetic import attention_of_training
-from wellcond.problem.batches import Batch, examples_in
-from wellcond.problem.pieces import adds_up, first_examples, in_pieces, runs_on_part
+from wellcond.problem.batches import Batch, examples_in, first_examples
+from wellcond.problem.pieces import adds_up, in_pieces
 from wellcond.problem.problem import Problem
 from wellcond.results import Cost
 
-LIMITED = ("cuda",)
-"""Devices whose memory is limited."""
 OVER_STEP = 2.0
 """Memory of a call next to that of a training step, which it may take however little is free."""
 OF_FREE = 0.5
@@ -92,7 +90,7 @@ def planned(
     """Measure a training step and the work on a few examples, and choose how many fit.
 
     Args:
-        problem: The problem. What has been planned for already, is on a CPU, or shared by processes, stays as it is.
+        problem: The problem. Its memory is limited.
         work: Does the work once on every batch of a problem.
         vectors: Vectors of all parameters that are held besides.
         basis: Bytes of further vectors that it would like to store.
@@ -100,8 +98,6 @@ def planned(
             bytes of what the work on all has stored at its end.
         optimizer: Optimizer of the step; None: one like Adam.
     """
-    if problem.device.type not in LIMITED or problem.fits or problem.member is not None:
-        return Planned(problem)
     with problem.measuring(), contextlib.closing(problem.data()) as data:
         _, batch = next(data)
     size = examples_in(batch)
@@ -114,7 +110,7 @@ def planned(
     by_free = OF_FREE * free_of(problem.device) - vectors * vector
     room = max(by_step, by_free)
     tried = min(max(size // TRIED, FEWEST_NORMALIZED if problem.couples_examples else 1), size)
-    can_be_cut = tried < size and runs_on_part(problem, batch)
+    can_be_cut = tried < size and problem.runs_on_part(batch)
     tried = tried if can_be_cut else size
     seconds, needed = _tried(problem, work, batch, tried)
     of_example = max(needed - IN_WORK * vector, needed / 4) / tried

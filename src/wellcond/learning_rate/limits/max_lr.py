@@ -202,6 +202,8 @@ def max_lr(
 
 def _plan(problem: Problem, optimizer: Optimizer | None, memory: float) -> Planned:
     """Whole batches, or pieces of them: as much as fits into the memory of the device."""
+    if not problem.is_limited:
+        return Planned(problem)
     one = torch.ones(problem.size, dtype=problem.dtype, device=problem.device)
     return planned(
         problem, lambda some: Hessian(some) @ one, vectors=VECTORS, basis=memory * 2**30, optimizer=optimizer

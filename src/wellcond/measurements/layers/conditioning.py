@@ -206,7 +206,7 @@ def _plan(
     problem: Problem, layers: str | Collection[str] | None, convolution: ConvolutionRows, labels: Labels
 ) -> Planned:
     """Whole batches, or pieces of them that fit into memory next to what is stored; BatchNorm takes whole ones."""
-    if problem.couples_examples:
+    if problem.couples_examples or not problem.is_limited:
         return Planned(problem)
     factors: dict[str, LayerFactors] = {}
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from wellcond.problem.batches import examples_in, share_examples
+from wellcond.problem.batches import cut, examples_in, share_examples
 from wellcond.problem.loss.outputs import Loss
-from wellcond.problem.pieces import cut, runs_on_part
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import NoTargets, TrainingStep
 
@@ -50,7 +49,7 @@ class Subject:
         problem.batches = self._listed(batch)
         if self._is_cut is None and examples < examples_in(batch):
             with contextlib.closing(problem.data()) as data:
-                self._is_cut = share_examples(batch) and runs_on_part(problem, next(data)[1])
+                self._is_cut = share_examples(batch) and problem.runs_on_part(next(data)[1])
         if self._is_cut:
             problem.batches = self._listed(cut(batch, examples)[0])
         return problem
