@@ -225,3 +225,28 @@ def test_who_sees_everything_may_be_asked_for_the_token_before(is_causal: bool, 
     problem = wc.Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=32, shuffle=True))
     diagnosis = wc.diagnose(problem, torch.optim.Adam(model.parameters(), 1e-3))
     assert severities(diagnosis, "label-shift") == severity
+
+
+@pytest.mark.parametrize(("noise", "scale", "severity"), [(0.05, 1.0, ["note"]), (0.05, 3.0, ["severe"])])
+def test_noise_around_the_values_of_a_tanh_is_hardly_out_of_reach(
+    noise: float, scale: float, severity: list[str]
+) -> None:
+    x = torch.randn(512, 8)
+    y = scale * (torch.tanh(x @ torch.randn(8)) + noise * torch.randn(512))
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1), nn.Tanh(), nn.Flatten(0))
+    problem = wc.Problem(model, nn.MSELoss(), DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True))
+    diagnosis = wc.diagnose(problem, torch.optim.Adam(model.parameters(), 1e-2))
+    found = [each for each in diagnosis.findings if each.rule == "output-loss-mismatch"]
+    assert [each.severity for each in found] == severity
+    outside = (y - y.clamp(-1, 1)).square().mean() / y.var()
+    assert found[0].evidence["share of variance outside"] == pytest.approx(float(outside), rel=0.6)  # of one batch
+
+
+@pytest.mark.parametrize("seed", [175, 182])
+def test_the_range_of_a_tanh_is_seen_to_both_sides(seed: int) -> None:
+    """With one choice of signs all outputs of these two networks are positive."""
+    torch.manual_seed(seed)
+    x = torch.zeros(64, 60).scatter_(1, torch.randint(60, (64, 6)), 1.0)
+    model = nn.Sequential(nn.Linear(60, 32), nn.ReLU(), nn.Linear(32, 1), nn.Tanh(), nn.Flatten(0))
+    shown = behavior(wc.Problem(model, nn.MSELoss(), (x, torch.tanh(0.5 * x @ torch.randn(60)))))
+    assert shown.reach is None or (shown.reach.low < -0.8 and shown.reach.high > 0.8)

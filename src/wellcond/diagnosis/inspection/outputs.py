@@ -56,6 +56,7 @@ class OutputFacts:
         low_target: Smallest target.
         high_target: Largest target.
         share_outside: Share of targets outside of the range of the tail.
+        variance_outside: Mean square of how far outside they are, over their variance: what no output explains.
         coded_dim: The only dimension that can be that of the classes, by the targets: one that targets of classes do
             not have, or in which targets are one-hot codes.
         normalized_dims: Dimensions over which the outputs, or their exponentials, sum to one.
@@ -96,6 +97,7 @@ class OutputFacts:
     low_target: float
     high_target: float
     share_outside: float
+    variance_outside: float
     coded_dim: int | None = None
     normalized_dims: frozenset[int] = frozenset()
     share_of_other_sums: float = 0.0
@@ -140,10 +142,12 @@ def output_facts(
     total = float(by_example.square().sum())
     references = None if compared is None else wide(compared)
     low, high = RANGES.get(tail[0], (-math.inf, math.inf)) if tail else (-math.inf, math.inf)
-    is_outside = torch.zeros(1)
+    is_outside, variance_outside = torch.zeros(1), 0.0
     if references is not None and target is not None and references.numel():
         is_paired = target.is_floating_point() or references.shape == values.shape
         is_outside = ((references < low - MARGIN) | (references > high + MARGIN)) & is_paired
+        beyond = (references - references.clamp(low, high)).square().mean()
+        variance_outside = float(beyond / references.var(correction=0)) if bool(is_outside.any()) else 0.0
     dim = None if dim is None else dim if dim >= 0 else dim + outputs.dim()
     normalized = frozenset(dim for dim in range(values.dim()) if is_normalized(values, dim))
     return OutputFacts(
@@ -181,6 +185,7 @@ def output_facts(
         low_target=float(references.min()) if references is not None and references.numel() else math.nan,
         high_target=float(references.max()) if references is not None and references.numel() else math.nan,
         share_outside=float(is_outside.double().mean()),
+        variance_outside=variance_outside,
         coded_dim=None if target is None else _coded_dim(values, target),
         normalized_dims=normalized,
         share_of_other_sums=0.0 if target is None else _share_of_other_sums(values, target, normalized),

@@ -19,6 +19,8 @@ WEIGHT_CHANGES = ((3.0, 1.0, 0.3), (10.0, 3.0, 1.0), (100.0, 0.0, 0.1))
 """How weights are changed, one time after another: tensors times the first number, and with random
 signs, since weights that start at one constant need not keep its sign; single numbers, such as a temperature or its
 logarithm, plus the second, after they are multiplied by the third."""
+OTHER_SIGNS = (1, 2, 3)
+"""Seeds of further signs, where there seems to be a bound: with one choice of signs all outputs may lie on one side."""
 STAYS = 2.5
 """Largest output after one change over that after the other, below which outputs have a bound; a linear layer's are
 ten times as large, and the root of one's three times. Cosines of small random vectors differ twofold."""
@@ -70,6 +72,9 @@ def reach(subject: Subject) -> Reach | None:
     if len(seen) < 2 or all(torch.equal(each, seen[0]) for each in seen):
         return None
     low, high = _range(*seen) if len(seen) > len(WEIGHT_CHANGES) else (-math.inf, math.inf)
+    if low > -math.inf or high < math.inf:
+        others = [_changed(subject, *WEIGHT_CHANGES[-1], signs) for signs in OTHER_SIGNS]
+        low, high = _with(low, high, [each.double() for each in others if each is not None])
     normalized = _normalized(seen)
     if normalized is None and ((low, high) == (-math.inf, math.inf) or not low < high):
         return None
@@ -81,16 +86,16 @@ def reach(subject: Subject) -> Reach | None:
     return Reach(low, high, normalized is not None, least)
 
 
-def _changed(subject: Subject, factor: float, added: float, of_single: float) -> Tensor | None:
-    with larger_weights(subject.problem, factor, added, of_single):
+def _changed(subject: Subject, factor: float, added: float, of_single: float, signs: int = 0) -> Tensor | None:
+    with larger_weights(subject.problem, factor, added, of_single, signs):
         return subject.outputs_for(subject.inputs)
 
 
 @contextlib.contextmanager
-def larger_weights(problem: Problem, factor: float, added: float, of_single: float) -> Iterator[None]:
-    """The model with other weights, as in `WEIGHT_CHANGES`, while inside."""
+def larger_weights(problem: Problem, factor: float, added: float, of_single: float, signs: int = 0) -> Iterator[None]:
+    """The model with other weights, as in `WEIGHT_CHANGES`, while inside; `signs` is the seed of their signs."""
     params = list(problem.params.values())
-    draw = torch.Generator(problem.device).manual_seed(0)  # there: drawing for every weight elsewhere takes long
+    draw = torch.Generator(problem.device).manual_seed(signs)  # there: drawing for every weight elsewhere takes long
     with isolation.parameters_kept(params):
         for p in params:
             # a layer that starts at zero need not stay there
@@ -136,6 +141,12 @@ def _range(*seen: Tensor) -> tuple[float, float]:
         wider = 0.0 if sum(near) >= MANY else (WIDER - 1) * size / 2
         return low - wider, high + wider
     return low if is_low else -math.inf, high if is_high else math.inf
+
+
+def _with(low: float, high: float, others: list[Tensor]) -> tuple[float, float]:
+    """The range with further outputs."""
+    finite = [each for each in others if bool(each.isfinite().all())]
+    return min([low, *(float(each.min()) for each in finite)]), max([high, *(float(each.max()) for each in finite)])
 
 
 def _stays(first: float, second: float, size: float) -> bool:

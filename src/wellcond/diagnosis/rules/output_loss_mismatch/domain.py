@@ -21,6 +21,11 @@ OUTSIDE = Threshold(
     0.05,
     origin="some outliers are ordinary, one in twenty is not",
 )
+UNEXPLAINED = Threshold(
+    "mean square of how far targets lie out of reach / their variance", math.nan, 0.02,
+    origin="0.15 for standardized targets and a tanh, 0.5 for those and a ReLU; 0.001 for values of a tanh to which "
+    "noise of 0.05 is added",
+)  # fmt: skip
 OUTSIDE_UNIT = Threshold(
     "distance of a target of a binary cross-entropy from [0, 1]",
     math.nan,
@@ -189,8 +194,9 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
     """Targets that the last operation cannot reach, or for which the loss has no meaning.
 
     A sigmoid and a softmax return (0, 1), a tanh (−1, 1), a ReLU nothing below 0. A binary cross-entropy of targets
-    outside of [0, 1] falls without a bound. Two per cent of the range are left to rounding. For an unknown loss the
-    targets are assumed to be the ideal outputs if the loss is smallest there; otherwise the check is skipped.
+    outside of [0, 1] falls without a bound. Two per cent of the range are left to rounding; a note where the targets
+    lie so little outside that less than 2 % of their variance is lost. For an unknown loss the targets are assumed to
+    be the ideal outputs if the loss is smallest there; otherwise the check is skipped.
     """
     if (both := outputs_of(evidence)) is None:
         return
@@ -199,6 +205,8 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
     is_compared = output.loss_kind == "squared" or (output.loss_kind == "other" and vanishes_at_targets(output))
     if is_compared and output.tail and OUTSIDE.is_warning(output.share_outside):
         call = CALLS.get(output.tail[0], output.tail[0])
+        is_noise = not UNEXPLAINED.is_severe(output.variance_outside)
+        is_much = OUTSIDE.is_severe(output.share_outside) and not is_noise
         yield mismatch(
             inspection,
             output,
@@ -208,8 +216,9 @@ def out_of_range(evidence: Evidence) -> Iterator[Finding]:
             "limit.",
             f"# leave out the {call} at the end, or scale the targets into its range",
             treatment="logits",
-            severity="severe" if OUTSIDE.is_severe(output.share_outside) else "warning",
+            severity="severe" if is_much else "note" if is_noise else "warning",
             share_of_targets_outside=output.share_outside,
+            share_of_variance_outside=output.variance_outside,
         )
     elif output.loss_kind in ("bce", "bce-logits") and OUTSIDE_UNIT.is_severe(max(-low, high - 1)):
         yield mismatch(
