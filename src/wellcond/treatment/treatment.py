@@ -19,7 +19,7 @@ RATE = "rate"
 TOGETHER = " + "
 """Between the names of remedies that are applied together."""
 MORE_SEEDS = 20
-"""By which a gain that is within noise can be told: four times as many as `treat` has halve the noise of seeds."""
+"""Four times the default, which halves the noise of seeds: whether a gain within noise is real then shows."""
 LITTLE = 0.05
 """Few seeds have wide intervals: an arm that ends higher by more than this share of the untreated loss is worse."""
 SLOWER = 1.5
