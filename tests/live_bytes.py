@@ -20,10 +20,10 @@ class LiveBytes(TorchDispatchMode):
         self._seen: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        passed = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and id(tensor.untyped_storage()) not in given:
+            if isinstance(tensor, Tensor) and id(tensor.untyped_storage()) not in passed:
                 self._count(tensor.untyped_storage())
         return result
 

@@ -67,8 +67,8 @@ class Shorter:
         """Of the script's own rate, of how far rates are as good below and above the best, and of the fall so far."""
         shown = np.array([self._shown(name) for name in self.names])
         middles = np.array([np.mean(self._good_rates(name, self.steps)) for name in self.names])
-        wanted = middles - np.log([self.judge.best(name, self.fewer) for name in self.names])
-        return np.exp(shown @ np.linalg.lstsq(shown[fitted], wanted[fitted], rcond=None)[0])
+        best = middles - np.log([self.judge.best(name, self.fewer) for name in self.names])
+        return np.exp(shown @ np.linalg.lstsq(shown[fitted], best[fitted], rcond=None)[0])
 
     def count(self, factors: Sequence[float] | Array) -> int:
         """How many tasks their factors bring within 10 %."""

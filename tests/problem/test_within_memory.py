@@ -59,8 +59,8 @@ def perceptron(norm: Callable[[], nn.Module] = nn.Identity, loss: Any = None, ex
 def test_pieces_add_up_to_the_whole(of: wc.Problem, operator: type[wc.Hessian]) -> None:
     """Batches count by their terms, so that pieces of unequal sizes, or with padding, do too."""
     v = normal(of.size)
-    expected, found = (operator(each) @ v for each in (of, in_pieces(of, 2)))
-    assert float((found - expected).norm()) <= 1e-12 * float(expected.norm())
+    expected, product = (operator(each) @ v for each in (of, in_pieces(of, 2)))
+    assert float((product - expected).norm()) <= 1e-12 * float(expected.norm())
     gradients = []
     for each in (of, in_pieces(of, 2)):
         with each.measuring():
@@ -177,10 +177,10 @@ def test_a_batch_whose_examples_depend_on_each_other_waits_on_the_host_and_gives
 @pytest.mark.usefixtures("limited")
 def test_what_fits_into_what_is_free_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(within_memory, "free_of", lambda _: 2.0**30)
-    said: list[str] = []
-    limit = wc.max_lr(transformer(32, 32), max_matvecs=3, progress=lambda what, _: said.append(what))
+    messages: list[str] = []
+    limit = wc.max_lr(transformer(32, 32), max_matvecs=3, progress=lambda what, _: messages.append(what))
     assert not [note for note in limit.notes if "pieces" in note or "waits" in note]
-    assert said[0].endswith("at most 0.5 GiB more on the GPU, half of what is free")
+    assert messages[0].endswith("at most 0.5 GiB more on the GPU, half of what is free")
 
 
 def test_what_waits_on_the_host_changes_no_number_but_by_rounding() -> None:
@@ -188,16 +188,16 @@ def test_what_waits_on_the_host_changes_no_number_but_by_rounding() -> None:
     waiting = within_memory._waiting(of)
     v = normal(of.size)
     for operator in (wc.Hessian, wc.GGN):
-        expected, found = (operator(each) @ v for each in (of, waiting))
-        assert float((found - expected).norm()) <= 1e-14 * float(expected.norm())  # copies lie in memory in another way
+        expected, product = (operator(each) @ v for each in (of, waiting))
+        assert float((product - expected).norm()) <= 1e-14 * float(expected.norm())  # copies lie in memory in another way
 
 
 @pytest.mark.usefixtures("limited")
 def test_what_is_planned_is_said_before_the_work() -> None:
-    said: list[str] = []
-    wc.max_lr(transformer(32, 32), max_matvecs=3, progress=lambda what, _: said.append(what))
-    assert said[0].startswith("at most 18 training steps, about ")  # 3 products of 3 u with each of two batches
-    assert "on the GPU, 2 times a training step, by pieces of" in said[0]
+    messages: list[str] = []
+    wc.max_lr(transformer(32, 32), max_matvecs=3, progress=lambda what, _: messages.append(what))
+    assert messages[0].startswith("at most 18 training steps, about ")  # 3 products of 3 u with each of two batches
+    assert "on the GPU, 2 times a training step, by pieces of" in messages[0]
 
 
 def test_conditioning_by_pieces_is_that_of_the_whole() -> None:

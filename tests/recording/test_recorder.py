@@ -734,9 +734,9 @@ def test_a_script_that_ends_without_closing_its_recorder_has_recorded_all_steps(
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert [int(code) for code in done.stdout.split()] == list(ends.values())
     for folder, last in zip(folders, ends, strict=True):
-        told = (folder / "stderr").read_text(encoding="utf-8")
-        assert "Exception ignored" not in told
-        assert ("ZeroDivisionError" in told) == (last == "1 / 0")
+        errors = (folder / "stderr").read_text(encoding="utf-8")
+        assert "Exception ignored" not in errors
+        assert ("ZeroDivisionError" in errors) == (last == "1 / 0")
         run = wc.read_run(folder / "runs" / "a")
         assert (run.status, run.last_step) == ("ended", 7)
         assert len(run.history.series("gradient_norm")) > 0

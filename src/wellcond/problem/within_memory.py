@@ -116,8 +116,8 @@ def planned(
     of_example = max(needed - IN_WORK * vector, needed / 4) / tried
     basis = min(basis, max(4 * vector, room / 3))
     room -= besides(problem.batch_count * size / tried)
-    kept = KEPT if problem.is_one_batch else 1.0
-    whole = of_example * size * kept + IN_WORK * vector
+    graphs = KEPT if problem.is_one_batch else 1.0
+    whole = of_example * size * graphs + IN_WORK * vector
     most = f"{OVER_STEP * step / 2**30:.3g} GiB on the GPU, {OVER_STEP:g} times a training step"
     if by_free > by_step:
         most = f"{OF_FREE * free_of(problem.device) / 2**30:.3g} GiB more on the GPU, half of what is free"
@@ -129,7 +129,7 @@ def planned(
         examples = min(max(int((room - basis - IN_WORK * vector) / of_example), 1), size - 1)
     if examples != tried:
         seconds, needed = _tried(problem, work, batch, examples)
-        needed *= kept if examples == size else 1.0
+        needed *= graphs if examples == size else 1.0
         if needed > room - basis and can_be_cut:  # it does not grow as the examples do
             examples = min(max(int(examples * (room - basis) / needed), 1), size - 1)
             whole = max(whole, needed)
@@ -180,8 +180,8 @@ def peak_of(device: torch.device, work: Callable[[], Any]) -> tuple[float, float
 
 def free_of(device: torch.device) -> float:
     """Bytes of a GPU that nobody uses; torch keeps some of them for itself."""
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return float(torch.cuda.mem_get_info(device)[0] + kept)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + unused)
 
 
 def states_of(optimizer: Optimizer | None) -> tuple[int, int]:

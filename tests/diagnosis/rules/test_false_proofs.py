@@ -236,10 +236,10 @@ def test_noise_around_the_values_of_a_tanh_is_hardly_out_of_reach(
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1), nn.Tanh(), nn.Flatten(0))
     problem = wc.Problem(model, nn.MSELoss(), DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True))
     diagnosis = wc.diagnose(problem, torch.optim.Adam(model.parameters(), 1e-2))
-    found = [each for each in diagnosis.findings if each.rule == "output-loss-mismatch"]
-    assert [each.severity for each in found] == severity
+    mismatches = [each for each in diagnosis.findings if each.rule == "output-loss-mismatch"]
+    assert [each.severity for each in mismatches] == severity
     outside = (y - y.clamp(-1, 1)).square().mean() / y.var()
-    assert found[0].evidence["share of variance outside"] == pytest.approx(float(outside), rel=0.6)  # of one batch
+    assert mismatches[0].evidence["share of variance outside"] == pytest.approx(float(outside), rel=0.6)  # of one batch
 
 
 @pytest.mark.parametrize("seed", [175, 182])

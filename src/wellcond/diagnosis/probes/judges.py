@@ -84,4 +84,6 @@ def _other(value: Any) -> Any:
     """Another example's data, of another size."""
     if not isinstance(value, Tensor) or not value.dim():
         return value
+    if value.layout is not torch.strided:  # a graph, whose edges are no examples
+        return value * STRETCHED if value.is_floating_point() else value
     return value.roll(1, 0) * STRETCHED if value.is_floating_point() else value.roll(1, 0)

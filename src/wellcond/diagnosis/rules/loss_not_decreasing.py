@@ -191,8 +191,9 @@ def no_better_than_one_answer(evidence: Evidence) -> Iterator[Finding]:
     """A step that learns to tell examples apart at no rate: its loss stays at that of one answer for all.
 
     Its own run ends no lower than 7 % below what the mean of its outputs would have for all examples (1 % where it has
-    less than 50 steps), and two others at least no lower than 7 % below that run. A warning: it may start slowly. Not
-    reported where the loss does not depend on which example outputs belong to, or follows the model.
+    less than 50 steps), and two others at least no lower than 7 % below that run. A warning, and a note if it fits a
+    handful of examples: then it may only start slowly. Not reported where the loss does not depend on which example
+    outputs belong to, or follows the model.
     """
     trial = evidence.trial
     own, answer = (None, None) if trial is None else (trial.own, trial.one_answer)
@@ -204,16 +205,21 @@ def no_better_than_one_answer(evidence: Evidence) -> Iterator[Finding]:
     if own.paired.loss < least * answer.loss or any(each.loss < NO_GAIN * own.loss for each in trial.others):
         return
     rates = [number(each.lr) for each in (trial.attempts[0], trial.attempts[-1])]
+    fits_few = trial.few is not None and trial.few.is_fitted
     yield Finding(
         rule="loss-not-decreasing",
-        severity="warning",
+        severity="note" if fits_few else "warning",
         basis="tried",
         summary=f"after {len(own.run.losses)} steps the loss of the first batch is {number(own.paired.loss)}, and "
         f"{number(answer.loss)} if all examples have the mean of the outputs; at no rate from {rates[0]} to {rates[1]} "
-        "is it clearly lower: examples are not told apart.",
+        f"is it clearly lower: examples are not told apart{', though a handful is' if fits_few else ''}.",
         evidence={"loss": own.paired.loss, "loss of one answer": answer.loss, "rates": float(len(trial.attempts))},
-        reason="What would tell the examples apart does not come to the outputs, or is not what the loss asks for.",
-        remedy="# try to fit eight examples with Adam; then compare what each layer makes of two of them",
+        reason="It may only start slowly, since Adam fits a handful of examples."
+        if fits_few
+        else "What would tell the examples apart does not come to the outputs, or is not what the loss asks for.",
+        remedy="# train ten times as long, and look whether the loss gets below that of one answer"
+        if fits_few
+        else "# try to fit eight examples with Adam; then compare what each layer makes of two of them",
         rows=run_rows(trial, own),
     )
 

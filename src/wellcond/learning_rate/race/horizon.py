@@ -108,8 +108,8 @@ def choose(
     moved = min(drift * math.log(times), MOST_MOVED)
     middle = float(np.average(x, weights=np.exp((y[lowest] - y) / SPREAD)))
     largest = _neighbors(x, y <= y[lowest] + FLAT, lowest)[1]
-    wanted = fmean((middle, max(middle, largest))) - moved
-    best = max(wanted, float(x[0]))
+    center = fmean((middle, max(middle, largest))) - moved
+    best = max(center, float(x[0]))
     are_good = y <= y[lowest] + np.maximum(ALIKE, SURE * errors)
     low, high = _neighbors(x, are_good, lowest)
     low, high = max(min(low - moved, best), float(x[0])), max(high - moved, best)
@@ -118,7 +118,7 @@ def choose(
         place = math.log(own)
         if are_good.all() or low <= place <= high or is_close(lr, own):
             lr = own
-    is_too_high = math.isclose(lr, rates[0]) and float(x[0]) - wanted > CLOSE
+    is_too_high = math.isclose(lr, rates[0]) and float(x[0]) - center > CLOSE
     return Choice(lr, min(math.exp(low), lr), max(math.exp(high), lr), is_too_high)
 
 
