@@ -189,7 +189,8 @@ def test_what_waits_on_the_host_changes_no_number_but_by_rounding() -> None:
     v = normal(of.size)
     for operator in (wc.Hessian, wc.GGN):
         expected, product = (operator(each) @ v for each in (of, waiting))
-        assert float((product - expected).norm()) <= 1e-14 * float(expected.norm())  # copies lie in memory in another way
+        error = float((product - expected).norm())
+        assert error <= 1e-14 * float(expected.norm())  # copies lie in memory in another way
 
 
 @pytest.mark.usefixtures("limited")
