@@ -191,8 +191,8 @@ def no_better_than_one_answer(evidence: Evidence) -> Iterator[Finding]:
     """A step that learns to tell examples apart at no rate: its loss stays at that of one answer for all.
 
     Its own run ends no lower than 7 % below what the mean of its outputs would have for all examples (1 % where it has
-    less than 50 steps), and two others at least no lower than 7 % below that run. A warning, also if it fits a handful of
-    examples: then it may only start slowly, which the finding says. Not reported where the loss does not depend on
+    less than 50 steps), and two others at least no lower than 7 % below that run. A warning, also if it fits a handful
+    of examples: then it may only start slowly, which the finding says. Not reported where the loss does not depend on
     which example outputs belong to, or follows the model.
     """
     trial = evidence.trial
