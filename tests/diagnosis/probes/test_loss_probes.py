@@ -68,6 +68,14 @@ def test_which_target_belongs_to_which_example() -> None:
     assert sight(lambda f, y: F.cross_entropy(f[torch.randperm(len(f))], y), LABELS).is_crossed
 
 
+def test_targets_that_the_loss_standardizes_are_paired() -> None:
+    """At outputs of the size of the targets it is linear, and sees only their mean."""
+    thousands = 2500 + 900 * NUMBERS
+    assert not sight(lambda f, y: F.smooth_l1_loss(f, (y - 2500) / 900), thousands).is_unpaired
+    assert not sight(lambda f, y: F.l1_loss(f, y / 1e4), thousands).is_unpaired
+    assert sight(lambda f, y: F.smooth_l1_loss(f, (y.T - 2500) / 900), thousands).is_unpaired
+
+
 def test_the_sign_of_the_outputs() -> None:
     assert sight(lambda f, y: F.mse_loss(f.abs(), y), NUMBERS).is_even
     assert sight(lambda f, y: F.mse_loss(f.relu(), y), NUMBERS).ignores_negative

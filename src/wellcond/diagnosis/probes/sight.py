@@ -105,7 +105,7 @@ def sight(subject: Subject) -> Sight | None:
         has_penalty = exchanged.with_graph(exchanged.outputs).requires_grad
     labels = _sure(exchanged)
     is_by_example = _is_by_example(exchanged, outputs)
-    is_unpaired = are_same(moved) and not are_same(same) and _spread(moved, value) <= UNSEEN * _spread(same, value)
+    is_unpaired = _is_unpaired(value, moved, same) and _is_unpaired_near(exchanged, draw)
     return Sight(
         least=least,
         at_zero=at_zero,
@@ -163,8 +163,21 @@ def _with_one_target(exchanged: ExchangedOutputs, outputs: Tensor) -> Iterator[f
         yield exchanged.loss(outputs, repeated)
 
 
-def _spread(losses: list[float], value: float) -> float:
-    return max(abs(each - value) for each in losses)
+def _is_unpaired(value: float, moved: list[float], same: list[float]) -> bool:
+    """Whether targets of other examples leave the loss as it is, while one target for all does not."""
+    by_other, by_one = ([abs(each - value) for each in losses] for losses in (moved, same))
+    tolerance = EQUAL * abs(value)
+    return bool(moved) and max(by_other) <= min(tolerance, UNSEEN * max(by_one)) and max(by_one) > tolerance
+
+
+def _is_unpaired_near(exchanged: ExchangedOutputs, draw: torch.Generator) -> bool:
+    """The same for outputs of the size that networks give at first, whatever the targets' size is.
+
+    A step may standardize its targets itself, and a loss that is linear far from them sees only their mean there.
+    """
+    near = exchanged.outputs + torch.randn(exchanged.outputs.shape, generator=draw).to(exchanged.outputs)
+    moved, same = list(_with_moved_targets(exchanged, near)), list(_with_one_target(exchanged, near))
+    return _is_unpaired(exchanged.loss(near), moved, same)
 
 
 def _stays(exchanged: ExchangedOutputs, factor: float) -> bool:
