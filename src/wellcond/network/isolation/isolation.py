@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 from wellcond.network.isolation.arithmetic import cudnn_as_set, cudnn_without_tf32, own_arithmetic, precision_now
 from wellcond.network.isolation.copies import Fingerprint
 from wellcond.network.isolation.snapshot import Snapshot, kept
+from wellcond.network.isolation.spectral_norms import settle
 from wellcond.network.norms import dropout_off_in
 
 DEEPEST, FEW = 6, 64
@@ -63,6 +64,7 @@ def isolated(
         stack.enter_context(rng_kept(device))
         stack.enter_context(gradient_hooks_off(modules))
         stack.enter_context(_no_cached_parametrizations())
+        settle(modules)
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the only attention kernel with a double backward
         # the fast path of attention computes layers without calling them
