@@ -1,4 +1,4 @@
-"""Models that compute their own loss from labels, in a step that only calls them with the batch."""
+"""Models that compute their own loss from labels, in a step that only calls them, or next to a target for form."""
 
 from __future__ import annotations
 
@@ -34,12 +34,20 @@ class Model(nn.Module):
         return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
 
 
-def severities(model: Model, labels: Tensor) -> list[str]:
-    def step(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        loss: Tensor = m(**batch)["loss"]
-        return loss
+def own_loss(outputs: dict[str, Tensor], _: Tensor) -> Tensor:
+    return outputs["loss"]
 
-    problem = wc.Problem.from_step(model, step, [{"ids": TOKENS, "labels": labels}])
+
+def for_form(model: Model, labels: Tensor) -> wc.Problem:
+    return wc.Problem(model, own_loss, [({"ids": TOKENS, "labels": labels}, torch.zeros(len(TOKENS)))])
+
+
+def severities(model: Model, labels: Tensor, *, is_step: bool = True) -> list[str]:
+    def step(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return own_loss(m(**batch), labels)
+
+    stepped = wc.Problem.from_step(model, step, [{"ids": TOKENS, "labels": labels}])
+    problem = stepped if is_step else for_form(model, labels)
     return [each.severity for each in label_shift(Evidence(problem, None, behavior=behavior(problem)))]
 
 
@@ -48,7 +56,8 @@ def severities(model: Model, labels: Tensor) -> list[str]:
 )
 def test_wrong(shifts: bool, labels: Tensor) -> None:
     torch.manual_seed(0)
-    assert severities(Model(shifts=shifts), labels) == ["severe"]
+    model = Model(shifts=shifts)
+    assert severities(model, labels) == severities(model, labels, is_step=False) == ["severe"]
 
 
 @pytest.mark.parametrize(
@@ -58,4 +67,15 @@ def test_wrong(shifts: bool, labels: Tensor) -> None:
 )
 def test_sound(shifts: bool, labels: Tensor, is_causal: bool) -> None:
     torch.manual_seed(0)
-    assert severities(Model(shifts=shifts, is_causal=is_causal), labels) == []
+    model = Model(shifts=shifts, is_causal=is_causal)
+    assert severities(model, labels) == severities(model, labels, is_step=False) == []
+
+
+def test_a_target_that_the_loss_does_not_use_is_not_judged() -> None:
+    """Many a loader gives a number next to the labels that the model takes."""
+    rows = [({"ids": TOKENS, "labels": TOKENS.clone()}, torch.zeros(16, dtype=torch.long))] * 5
+    optimizer = torch.optim.AdamW((model := Model(shifts=True)).parameters(), lr=1e-3)
+    findings = wc.diagnose(wc.Problem(model, own_loss, rows), optimizer).findings
+    assert "constant-target" not in [each.rule for each in findings]
+    used = wc.Problem(model, lambda outputs, y: F.cross_entropy(outputs["logits"][:, 0], y), rows)
+    assert "constant-target" in [each.rule for each in wc.diagnose(used, optimizer).findings]

@@ -31,6 +31,7 @@ from wellcond.diagnosis.probes.similarities import first_is_special, mixed_simil
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.diagnosis.probes.uneven_terms import MOST_TERMS, UnevenTerms, uneven_terms
 from wellcond.diagnosis.probes.unmeasured import unmeasured
+from wellcond.diagnosis.probes.unused_targets import unused_targets
 from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.problem.problem import Problem
@@ -73,6 +74,7 @@ class Behavior:
         lowered_odds: How a step that draws actions treats those that its batch says are right: about −1 if it makes
             them more likely, 1 if less; None for other losses.
         uneven_terms: How hard the terms of the loss pull at what they share; None if it is no sum.
+        unused_targets: Whether the loss does not depend on the targets; None if there are none next to the inputs.
         failures: What could not be probed, and why.
     """
 
@@ -100,6 +102,7 @@ class Behavior:
     judged_part: str | None = None
     lowered_odds: float | None = None
     uneven_terms: UnevenTerms | None = None
+    unused_targets: bool | None = None
     failures: tuple[InspectionFailure, ...] = ()
 
     @property
@@ -207,6 +210,7 @@ PROBES: dict[str, Probe] = {
         "a step of one's own",
     ),
     "uneven_terms": Probe("how hard each term of the loss pulls", uneven_terms, (1 + 2 * MOST_TERMS) / 3),
+    "unused_targets": Probe("whether the loss uses the targets", unused_targets, 0.0),
 }
 """By the field of `Behavior` that holds the result. Those of sequences cost nothing where there is none, and padding is
 read from the pass of the memory."""

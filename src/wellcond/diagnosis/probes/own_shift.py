@@ -1,4 +1,4 @@
-"""Which token a model that computes its own loss from labels is asked for, in a training step of one's own."""
+"""Which token a model that computes its own loss from labels is asked for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wellcond.diagnosis.probes.subject import Subject
+from wellcond.diagnosis.probes.unused_targets import unused_targets
 from wellcond.network.calling import is_equal
 from wellcond.network.taps import tapped
 from wellcond.problem.training_step import TrainingStep
@@ -45,10 +46,11 @@ def own_shift(subject: Subject) -> OwnShift | None:
     """Exchange one label in the middle, and differentiate the change of the loss by the embedded tokens.
 
     Returns:
-        None for other losses than a training step, if no labels of the batch are tokens of an embedded sequence, or if
-        the loss of a label depends on later steps than its own: such a network reads the whole sequence.
+        None if the loss is neither a training step nor one that uses no targets next to the inputs, if no labels of the
+        batch are tokens of an embedded sequence, or if the loss of a label depends on later steps than its own: such a
+        network reads the whole sequence.
     """
-    if not isinstance(subject.problem.loss, TrainingStep):
+    if not isinstance(subject.problem.loss, TrainingStep) and not subject.once(unused_targets):
         return None
     leaves, form = tree_flatten(subject.inputs)
     for tokens, place, of_data, share in _pairs(leaves):

@@ -55,13 +55,15 @@ def constant_target(evidence: Evidence) -> Iterator[Finding]:
     cross-entropy, or every example may have the outputs of another, all of the model is trained, and a few steps take
     the loss to a twentieth, or that of a cross-entropy of 256 examples to a seventh. A warning for a
     cross-entropy of labels of 256 examples that are a whole epoch; severe if a whole epoch was read, and they are
-    labels of examples or a few steps take the loss there.
+    labels of examples or a few steps take the loss there. Not reported where the loss does not use them, as where a
+    model computes its own loss and the loader gives a number for form.
     """
     inspection = evidence.inspection
     if inspection is None or len(inspection.targets) != 1:
         return
     fact = inspection.targets[0]
-    if fact.examples < ENOUGH_EXAMPLES.at or not fact.is_constant or fact.not_finite:
+    is_used = evidence.behavior is None or not evidence.behavior.unused_targets
+    if fact.examples < ENOUGH_EXAMPLES.at or not fact.is_constant or fact.not_finite or not is_used:
         return
     yield Finding(
         rule="constant-target",
