@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 from unchanged import assert_unchanged, snapshot
 
 import wellcond as wc
@@ -431,3 +432,32 @@ def test_a_diagnosis_probes_a_part_of_a_batch_with_very_many_outputs(monkeypatch
     diagnosis = wc.diagnose(of, torch.optim.SGD(of.model.parameters(), 0.1))
     assert seen == [10]
     assert diagnosis.cost.u == pytest.approx(sum(part.cost.u for part in diagnosis.parts))
+
+
+@pytest.mark.slow
+def test_a_run_that_gets_out_of_hand_is_taken_again_on_whole_batches() -> None:
+    """Factors of users and items get large steps in a small part of a batch; whole batches train at this rate."""
+    torch.manual_seed(0)
+    users, items = torch.randint(60, (2200,)), torch.randint(50, (2200,))
+    ratings = (torch.randn(60, 4)[users] * torch.randn(50, 4)[items]).sum(1) / 2
+
+    class Factors(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.user, self.item = nn.Embedding(60, 8), nn.Embedding(50, 8)
+            for table in (self.user, self.item):
+                nn.init.normal_(table.weight, std=0.5)
+
+        def forward(self, pair: Tensor) -> Tensor:
+            return (self.user(pair[:, 0]) * self.item(pair[:, 1])).sum(1)
+
+    loader = DataLoader(TensorDataset(torch.stack([users, items], 1), ratings), 256, shuffle=True)
+    model = Factors()
+    problem = wc.Problem(model, nn.MSELoss(), loader)
+    tried = trial(problem, torch.optim.SGD(model.parameters(), lr=1.5, momentum=0.9))
+    assert tried.own is not None
+    assert tried.own.run.diverged_at is None
+    assert tried.outcome(tried.own) == "learns"
+    far_too_high = trial(problem, torch.optim.SGD(model.parameters(), lr=15.0, momentum=0.9))
+    assert far_too_high.own is not None
+    assert far_too_high.own.run.diverged_at is not None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -17,8 +19,10 @@ from torch.optim import Optimizer
 from wellcond.diagnosis.probes.dropped import Dropped, Undropped
 from wellcond.diagnosis.trial_result import FALLING, RISING, Attempt, Trial
 from wellcond.diagnosis.worth import worth
+from wellcond.problem.batches import Batch
+from wellcond.problem.problem import Problem
 from wellcond.results import Progress
-from wellcond.training.copy_run import CopyRun
+from wellcond.training.copy_run import CopyRun, in_training
 from wellcond.training.copy_trainer import CopyTrainer
 from wellcond.training.optimizers import adds_penalty, begins_at_zero, nonzero_lr, shrinking_steps
 
@@ -109,6 +113,7 @@ class Attempts:
 
     def __init__(
         self,
+        problem: Problem,
         trainer: CopyTrainer,
         optimizer: Optimizer,
         in_pass: float,
@@ -119,7 +124,7 @@ class Attempts:
         report: Progress,
     ) -> None:
         self.trainer, self.optimizer, self.allowed, self.known, self.report = trainer, optimizer, allowed, known, report
-        self.dropped = dropped
+        self.problem, self.in_pass, self.dropped = problem, in_pass, dropped
         self.long, self.short = steps_of(in_pass, allowed.most)
         self.lr = max(map(nonzero_lr, optimizer.param_groups), key=abs)
         # a schedule that begins at zero may multiply the configured rate by anything: its highest rate is tried
@@ -133,6 +138,8 @@ class Attempts:
         known = self.known
         self.report("its own rate", 0.1)
         own = self.attempt(1.0, self.long)
+        if known.outcome(own) in RISING and known.outcome(own, early=True) == "learns":
+            own = self.milder(own)
         known = replace(known, own=own)
         others: list[Attempt] = []
         lowest = min(known.fall(own)[0], known.fall(own, early=True)[0])
@@ -146,20 +153,48 @@ class Attempts:
                     others += self.lower(known, own)
             return own, others, variants
 
-    def attempt(self, factor: float, steps: int, **changes: Any) -> Attempt:
-        """A run at `factor` times the own rate, with other changes as in `CopyTrainer.start`."""
+    def milder(self, own: Attempt) -> Attempt:
+        """The first run, which learned and then got out of hand, or a second one on new batches if it ends lower.
+
+        Small parts of a few batches, over and over, are harder on embeddings than whole batches that training draws;
+        and where two networks play against each other, one run may rise by chance.
+        """
+        count = length_hint(self.problem.loader, 0)
+        are_all = self.in_pass == count == self.trainer.batch_count
+        size = self.in_pass / max(count, 1)  # of a batch, in mini-batches
+        if not count or are_all or self.trainer.member is not None:
+            return own
+        if not self.allows(math.ceil(self.long * size), "a second run at its own rate"):
+            return own
+        first = self.trained
+        with contextlib.closing(in_training(self.problem, self.problem.model, seed=1).draws(1)) as batches:
+            second = self.attempt(1.0, self.long, batches=batches)
+        if second.loss < (own.loss if math.isfinite(own.loss) else math.inf):
+            return second
+        self.trained = first
+        return own
+
+    def attempt(self, factor: float, steps: int, *, batches: Iterator[Batch] | None = None, **changes: Any) -> Attempt:
+        """A run at `factor` times the own rate.
+
+        Args:
+            factor: Factor of the rate.
+            steps: Number of steps.
+            batches: What it is trained on; None: the mini-batches of the trial, over and over.
+            changes: Others, as in `CopyTrainer.start`.
+        """
         run = self.trainer.start(factor=self.scale * factor, **changes)
         if factor == 1 and not changes:
             self.trained = run
         early = after = (math.nan,) * len(self.known.before)
         lost, most_lost, of_outputs, moved, has_raised = math.nan, "", None, math.nan, False
         try:
-            run.run(self.short)
+            run.run(self.short, batches=batches)
             early = after = tuple(run.evaluate())
             moved = _moved(self.trainer, run)
             lost, most_lost = _lost(self.trainer, run)
             if steps > self.short and not self.allowed.is_late:
-                run.run(steps - self.short)
+                run.run(steps - self.short, batches=batches)
                 after = tuple(run.evaluate())
                 of_outputs = worth(run, self.trainer.batch)
         except Exception as error:  # at the first weights all batches passed: these are outside of what the code takes

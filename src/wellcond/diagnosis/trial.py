@@ -24,7 +24,7 @@ from wellcond.diagnosis.on_batches import best_constant, training
 from wellcond.diagnosis.probes.cut_off import MOST_LAYERS, cut_off
 from wellcond.diagnosis.probes.drawn import weighs_by_itself
 from wellcond.diagnosis.probes.dropped import Dropped, Undropped
-from wellcond.diagnosis.probes.goals import has_goals, moves_with_the_model
+from wellcond.diagnosis.probes.goals import has_goals, is_played_against, moves_with_the_model
 from wellcond.diagnosis.probes.judges import is_judged_by_network
 from wellcond.diagnosis.probes.paired import loss_of_one_number, loss_of_one_point
 from wellcond.diagnosis.shared_norms import NORMS_AT_PLACES, shared_norm
@@ -122,7 +122,7 @@ def trial(
             )
         follows_itself = False
         with failures.recording("whether the loss has fixed targets"), start.counted() as copy:
-            follows_itself = moves_with_the_model(copy)
+            follows_itself = is_played_against(copy) or moves_with_the_model(copy)
         known = Trial(before, best_constant(problem, start, batches, fmean(before)))
         own: Attempt | None = None
         others: list[Attempt] = []
@@ -132,7 +132,7 @@ def trial(
         held_out: HeldOut | None = None
         related = relation(with_drawn_targets(problem) or problem), token_relation(problem)
         if optimizer is not None:
-            attempts = Attempts(trainer, optimizer, in_pass, allowed, known, dropped, peak, report)
+            attempts = Attempts(problem, trainer, optimizer, in_pass, allowed, known, dropped, peak, report)
             own, others, variants = attempts.make()
             if own.run.diverged_at is None:
                 look = functools.partial(shared_norm, trainer, attempts.trained, allowed)

@@ -255,8 +255,8 @@ class Trial:
             on which example outputs belong to; None where that was not in question.
         cut_off: Layers whose weights move an output that sends them no gradient, sought in the same case.
         shared_norm: A BatchNorm that is called at several places; None if there is none.
-        follows_itself: Whether what a step compares outputs with moves along with the model, as a Q-network's goal: the
-            loss may rise while the model gets better.
+        follows_itself: Whether what a step compares outputs with moves along with the model, as a Q-network's goal, or
+            two networks play against each other: the loss may rise while the model gets better.
         one_answer: What one answer for all examples is worth after its own run, where exchanging outputs changes
             little; None elsewhere, and where another network judges the outputs.
     """

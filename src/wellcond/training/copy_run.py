@@ -129,12 +129,13 @@ class CopyRun:
         else:
             self.diverged_at = taken + 1
 
-    def run(self, steps: int, progress: Progress | None = None) -> Run:
-        """Take further steps, on the batches that follow those of the steps so far, until the run diverges.
+    def run(self, steps: int, progress: Progress | None = None, *, batches: Iterator[Batch] | None = None) -> Run:
+        """Take further steps until the run diverges.
 
         Args:
             steps: The number of steps.
             progress: Called as (what is being done, share of all work done).
+            batches: What to train on; None: the trainer's batches that follow those of the steps so far.
 
         Returns:
             The run so far.
@@ -142,11 +143,12 @@ class CopyRun:
         Raises:
             WellcondError: The model cannot be trained so.
         """
-        with self._trainer.batches(self._seed, len(self.losses)) as batches, self.training():
+        own = self._trainer.batches(self._seed, len(self.losses))
+        with own if batches is None else contextlib.nullcontext(batches) as source, self.training():
             for done in range(steps):
                 if self.diverged_at is not None:
                     break
-                self.step(next(batches))
+                self.step(next(source))
                 if progress is not None:
                     progress("training", (done + 1) / steps)
         return self.as_run

@@ -67,6 +67,7 @@ class Signals:
         self._attention = SeenAttention()
         self._last: str = ""
         self._inside: list[str] = []
+        self._in_modules: set[tuple[str, str]] = set()
         self._examples = 1
         self._names = ModuleNames(model)
         self._weighted = weighted_layers(model)
@@ -107,6 +108,7 @@ class Signals:
     def signals(self) -> list[Signal]:
         """All signals, in the order of the forward pass."""
         signals = [seen.signal() for seen in self._seen if seen.rows]
+        signals = [each for each in signals if not self._is_of_loss(each)]
         signals = [
             each if each.is_nonlinearity else replace(each, phase=self._phases.get(each.name)) for each in signals
         ]
@@ -136,6 +138,12 @@ class Signals:
     def softmaxes_of_one(self) -> list[OfOne]:
         """All softmaxes over a dimension of size one."""
         return self._attention.of_one()
+
+    def _is_of_loss(self, signal: Signal) -> bool:
+        """Whether a nonlinearity acts on the outputs outside of all modules, as a hinge does: it has no units."""
+        if not signal.is_nonlinearity or (signal.name, signal.kind) in self._in_modules:
+            return False
+        return signal.name in self._after and not any(signal.name in before for before in self._after.values())
 
     def _is_fed(self, name: str) -> bool:
         """Whether parameters other than a layer's own lead to its outputs."""
@@ -226,6 +234,8 @@ class Signals:
         layer = self._weighted.get(self._last)
         rule = None if layer is None else rule_for(layer)
         dim = min(rule.unit_dim(output) if rule is not None else feature_dim(output), output.dim() - 1)
+        if self._inside:
+            self._in_modules.add((self._last, kind))
         seen, _ = self._seen.call_of(self._last, kind, False, kind)
         seen.add(output, dim, None, self._examples)
 

@@ -1,7 +1,8 @@
 """Whether a loss compares what the model returns with something else that the model has returned.
 
 A Q-network is compared with its own values of the next states, a network with its own answer to another view, each
-without a gradient. Such a loss may rise while the model gets better, since what it is compared with moves along.
+without a gradient. Such a loss may rise while the model gets better, since what it is compared with moves along. So may
+that of a step in which two networks play against each other: what one gains the other loses.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from wellcond.network.isolation.isolation import parameters_kept
 from wellcond.network.taps import bracketed
 from wellcond.problem.batches import Batch
 from wellcond.problem.problem import Problem
+from wellcond.problem.training_step import TrainingStep
 
 FAR = 0.3
 """How far the weights are moved, over the RMS of each parameter."""
@@ -45,6 +47,26 @@ def moves_with_the_model(problem: Problem) -> bool:
         for p in params:
             p.data = p.data + FAR * rms(p) * torch.randn(p.shape, generator=draw, device=p.device).to(p)
         return have_moved(before, _goals(problem, index, batch))
+
+
+def is_played_against(problem: Problem) -> bool:
+    """Whether weights that a step trains also judge, frozen for the moment, what other weights make: as in a GAN.
+
+    It takes a forward pass of a batch, and none where the loss is no training step.
+    """
+    if not isinstance(problem.loss, TrainingStep):
+        return False
+    trained = [m for m in problem.model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+    frozen = []
+
+    def on_entry(module: nn.Module, args: Any, _kwargs: Any) -> None:
+        is_frozen = not any(p.requires_grad for p in module.parameters(recurse=False))
+        frozen.append(is_frozen and any(t.requires_grad for t in tensors_in(args)))
+
+    watched = bracketed(trained, on_entry, lambda _module, _output: None)
+    with problem.measuring(), contextlib.closing(problem.data()) as data, torch.enable_grad(), watched:
+        problem.training_loss(*next(data))
+    return any(frozen)
 
 
 def has_goals(problem: Problem) -> bool:

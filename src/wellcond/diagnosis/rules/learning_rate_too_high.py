@@ -115,7 +115,9 @@ def _how_it_fails(trial: Trial, own: Attempt, lower: Attempt) -> tuple[str, Seve
     """What the run at its own rate does wrong, in words, and how severe that is; None if nothing is wrong."""
     fall, _ = trial.fall(own)
     steps = len(own.run.losses)
-    only_lower_learns = trial.outcome(lower) == "learns" != trial.outcome(own) and not trial.has_learned
+    # a lower rate may have taken fewer steps, after which this one had learned too
+    learned = "learns" in (trial.outcome(own), trial.outcome(own, early=True)) and not trial.is_out_of_hand
+    only_lower_learns = trial.outcome(lower) == "learns" and not learned and not trial.has_learned
     rise = RISE_OF_LEARNED.at if trial.has_learned else RISE.warn
     if own.run.diverged_at is not None:
         return f"the loss is NaN or infinite at step {own.run.diverged_at}", "severe"
