@@ -123,6 +123,7 @@ def cifar_claims(panel: str) -> list[Claim]:
     ]  # fmt: skip
 
 
+BN_TOO = "BN converges faster than the vanilla network"
 CAUSES: dict[tuple[Scale, str], Cause] = {
     ("laptop", "CIFAR-10: BNP is faster at the beginning"): Cause(
         INPUTS_DECIDE, "With raw inputs BNP is ahead over the first epoch, with standardized ones BN."
@@ -165,6 +166,11 @@ CAUSES: dict[tuple[Scale, str], Cause] = {
         "are within a point after 30, the vanilla network at 51.0 % (50.1 to 51.7). With standardized inputs BN is "
         "ahead, and BNP, at the printed rate, 2 to 4 points below.",
     ),
+    ("paper", BN_TOO): Cause(
+        "our claim does not hold here",
+        "On CIFAR-10 it does. On MNIST, where both networks fit the images, BN ends at a loss of 0.001 to 0.018, and "
+        "does not come down to the vanilla network's 0.0002 to 0.0003.",
+    ),
 }
 
 
@@ -204,6 +210,12 @@ EXPERIMENT = Experiment(
             "so it does where the inputs are standardized beforehand and both rates tuned",
             "the source did not try it",
             [(f"{STANDARDIZED[CIFAR]}: {TUNED_BNP}", f"{STANDARDIZED[CIFAR]}: {TUNED}")],
+            is_ours=True,
+        ),
+        reaches_sooner(
+            BN_TOO,
+            "it is said of BNP",
+            [(f"{MNIST}: BN", f"{MNIST}: vanilla"), (f"{CIFAR}: BN", f"{CIFAR}: vanilla")],
             is_ours=True,
         ),
         causes=CAUSES,
