@@ -90,7 +90,8 @@ def _lars(table: Table) -> Outcome:
             stopped, worst = runs.lasts(DIVERGED_AT), min(runs.lasts(TEST_ACCURACY), default=0.0)
             chance = 0.01 if "CIFAR-100" in arm else 0.1
             cases.append(not stopped and worst > 2 * chance)
-            end = f"diverged at step {min(stopped):.0f}" if stopped else f"{100 * worst:.1f} %"
+            steps = ", ".join(f"{step:.0f}" for step in stopped)
+            end = f"diverged at step{'s' * (len(stopped) > 1)} {steps}" if stopped else f"{100 * worst:.1f} %"
             words.append(f"{arm.removesuffix(', LARS')} {end}")
     return judged(cases, "; ".join(words))
 

@@ -105,6 +105,7 @@ def test_lars_must_not_diverge() -> None:
     assert claim.check(runs({"LARS": 0.7})).verdict == "holds"
     assert claim.check(runs({"LARS": None})).verdict == "does not hold"
     assert "step 3" in claim.check(runs({"LARS": None})).measured
+    assert claim.check(Table([*runs({"LARS": None})] * 2)).measured == "VGG-13, CIFAR-100 diverged at steps 3, 3"
 
 
 def test_figure_1_compares_test_errors_at_the_end() -> None:
