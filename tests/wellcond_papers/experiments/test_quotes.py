@@ -23,6 +23,7 @@ from wellcond.results.quantities import (
 )
 from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.huang2020.deep_mlp import spread
 from wellcond_papers.papers.huang2020.equal_loss import LEVELS, compared
 from wellcond_papers.papers.wei2019.heat_maps import heat_maps
 from wellcond_papers.papers.wei2019.judging import separated
@@ -146,6 +147,19 @@ def test_the_rate_decides_how_layers_of_a_resnet_compare(matrix: MatrixQuantitie
     pairs = [pair for level in LEVELS for pair in compared(table, plain, "BN", [matrix.kappa[0.5]], level)]
     assert f"{sum(bn < without for without, bn in pairs)} of {len(pairs)}" == words
     assert are_quoted("huang2020-fig10-stand-in", words)
+
+
+def test_at_one_rate_bn_keeps_the_magnitudes_of_a_resnet_closer_together() -> None:
+    table, cases, late = table_of("huang2020-fig10", "stand-in"), [], []
+    for quantity in (INPUT.lambda_max, GRADIENT.lambda_max):
+        for step in table.steps(quantity):
+            by_arm = [table.arm(arm).mean_by_layer(quantity, step) for arm in ("BN", "plain, lr 0.1")]
+            bn, plain = (spread(dict(list(layers.items())[1:-1])) for layers in by_arm)
+            cases.append(bn < plain)
+            late += [plain] if step and quantity == GRADIENT.lambda_max else []
+    assert f"{sum(cases)} of {len(cases)}" == "7 of 8"
+    assert (f"{min(late):.2g}", f"{max(late):.2g}") == ("2.7e+02", "8.8e+02")
+    assert are_quoted("huang2020-fig10-stand-in", "7 of 8", "270", "880")
 
 
 @pytest.mark.parametrize(("init", "smaller", "count"), [("LeCun", 114, 114), ("He", 1092, 1102)])
