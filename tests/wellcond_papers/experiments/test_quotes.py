@@ -15,6 +15,7 @@ from wellcond.results.quantities import (
     BETA,
     FINAL_LOSS,
     GRADIENT,
+    GRADIENT_NORM,
     INPUT,
     LAMBDA_MAX,
     TEST_ACCURACY,
@@ -111,7 +112,35 @@ def test_the_standard_network_has_hardly_a_gradient_at_the_first_step() -> None:
     ]
     assert [f"{change:.2g}" for change in changes] == ["0.17", "51"]
     assert 2 / table_of("santurkar2018-fig11", "paper")[0].settings["lr"] == 20
-    assert are_quoted("santurkar2018-fig11-paper", "0.17", "51", "20")
+    betas = [first("santurkar2018-fig11", "paper", f"VGG, {arm}", BETA) for arm in ("standard", "BatchNorm")]
+    assert [f"{beta:.1f}" for pair in betas for beta in pair] == ["4.4", "5.2", "25.6", "23.5"]
+    norms = [first("santurkar2018-fig10", "paper", f"VGG, {arm}", GRADIENT_NORM) for arm in ("standard", "BatchNorm")]
+    assert [f"{bn / plain:.2g}" for plain, bn in zip(*norms, strict=True)] == ["1.4e+02", "1.7e+02"]
+    assert are_quoted("santurkar2018-fig11-paper", "0.17", "51", "20", "4.4", "5.2", "25.6", "23.5", "140", "170")
+
+
+VGG_FIGURES = [f"santurkar2018-fig{number}" for number in (6, 7, 10, 11, 13, 14)]
+
+
+def test_thirteen_runs_of_the_vgg_are_counted_together() -> None:
+    losses, accuracies = (
+        {
+            arm: [end for name in VGG_FIGURES for end in table_of(name, "paper").arm(f"VGG, {arm}").lasts(quantity)]
+            for arm in ("standard", "BatchNorm")
+        }
+        for quantity in (FINAL_LOSS, TEST_ACCURACY)
+    )
+    assert [len(ends) for each in (losses, accuracies) for ends in each.values()] == [13] * 4
+    lucky, *others = sorted(losses["standard"])
+    bn = losses["BatchNorm"]
+    assert lucky == table_of("santurkar2018-fig7", "paper").arm("VGG, standard").where(seed=0).lasts(FINAL_LOSS)[0]
+    assert lucky < min(bn) < max(bn) < min(others)
+    numbers = [f"{loss:.2g}" for loss in (lucky, min(others), max(others), min(bn), max(bn))]
+    assert numbers == ["1.5e-05", "0.0069", "0.013", "3.7e-05", "0.00089"]
+    shares = [f"{100 * of(ends):.1f}" for ends in accuracies.values() for of in (fmean, min, max)]
+    assert shares == ["78.5", "77.4", "79.4", "83.5", "82.9", "84.0"]
+    for name in VGG_FIGURES:
+        assert are_quoted(f"{name}-paper", *numbers, "78.5%", "77.4", "79.4", "83.5%", "82.9", "84.0")
 
 
 def test_beta_of_the_deep_linear_network_is_larger_with_batchnorm_at_the_first_step() -> None:
