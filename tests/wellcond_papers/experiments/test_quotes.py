@@ -253,6 +253,9 @@ def test_the_picture_shows_the_committed_rows() -> None:
     assert [curve.get_xdata()[-1] for curve in curves] == [15_000] * 4  # two seeds of two networks
 
 
+STEPS = (600, 1600)
+
+
 def test_what_is_said_of_bnps_limit_is_in_its_runs() -> None:
     runs = bnp_limit.read(together.LIMIT_RUNS)
     steady = [run.looks for run in runs if run.collapse is None]
@@ -261,17 +264,21 @@ def test_what_is_said_of_bnps_limit_is_in_its_runs() -> None:
     largest = [max(look.lr_over_limit for look in looks) for looks in steady]
     before = [max(look.lr_over_limit for look in looks) for looks, _ in lost]
     later = [look.lr_over_limit for looks in steady for look in looks if look.step >= 300]
+    at = {step: median(look.lr_over_limit for looks in steady for look in looks if look.step == step) for step in STEPS}
+    until = [[max(look.lr_over_limit for look in own[: len(looks)]) for own in steady] for looks, _ in lost]
+    as_far = [sum(other >= own for other in others) for own, others in zip(before, until, strict=True)]
     facts = [
         f"Along {len(runs)} runs",
         f"{_ends([run.looks[0].lr_over_limit for run in runs], '.2f')} of the limit at the start",
         f"first seen above it at steps {_ends(crossed, 'd')}, in all {len(runs)}",
-        f"the median is {median(later):.1f} in the {len(steady)} runs that go well",
+        f"the median is {median(later):.1f} in the {len(steady)} runs that go well "
+        f"({', '.join(f'{value:.2g} at step {step}' for step, value in at.items())})",
         f"between {_ends(largest, '.1f', ' and ')}",
         f"{len(lost)} of {len(runs)}",
         f"between steps {min(looks[-1].step for looks, _ in lost)} and {max(after.step for _, after in lost)}",
         f"rises from between {_ends([looks[-1].loss for looks, _ in lost], '.1f', ' and ')} to between",
-        f"their largest value is {_ends(before, '.1f')}, "
-        f"which {sum(each >= min(before) for each in largest)} of the {len(steady)} others reach",
+        f"their largest value is {_ends(before, '.1f')}, more than the median of the {len(steady)} others up to the "
+        f"same step, {_ends([*map(median, until)], '.1f')}, but {_ends(as_far, 'd')} of them had gone as far",
         f"the last one {_ends([looks[-1].lr_over_limit for looks, _ in lost], '.2g')}",
     ]
     [note] = [text for text in book.experiment("lange2022-fig5").departures if "2/λ" in text]
