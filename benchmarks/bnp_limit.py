@@ -188,13 +188,23 @@ def main() -> None:
             break
         runs.append(watched_run(seed, options.at, images, options.images, options.products, options.device))
         print(runs[-1], flush=True)
-        options.out.write_text(json.dumps(written(runs, options.device), indent=1) + "\n", encoding="utf-8")
+        content = written(runs, options.device, images=options.images, products=options.products)
+        options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def written(runs: Sequence[Run], device: torch.device) -> dict[str, Any]:
-    """The runs as JSON, with the machine."""
+def written(runs: Sequence[Run], device: torch.device, *, images: int, products: int) -> dict[str, Any]:
+    """The runs as JSON, with the machine and how the limit was measured.
+
+    Args:
+        runs: The runs.
+        device: Where they were made.
+        images: On how many training images.
+        products: With how many products of Lanczos, whose λ is at most the true one.
+    """
     return {
         "environment": environment(device.type),
+        "images": images,
+        "products": products,
         "runs": [
             {
                 "seed": run.seed,

@@ -285,10 +285,13 @@ def test_the_limit_is_measured_along_a_run_and_written(tmp_path: Path, monkeypat
     arguments = ["--at", "0", "2", "--images", "8", "--products", "3", "--out", str(out)]
     monkeypatch.setattr("sys.argv", ["bnp_limit", *arguments])
     bnp_limit.main()
-    (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
+    content = json.loads(out.read_text(encoding="utf-8"))
+    assert (content["images"], content["products"]) == (8, 3)
+    (run,) = content["runs"]
     assert run["step"] == [0, 2]
     assert not run["has_collapsed"]
-    assert bnp_limit.written(bnp_limit.read(out), torch.device("cpu"))["runs"] == [run]
+    again = bnp_limit.written(bnp_limit.read(out), torch.device("cpu"), images=8, products=3)
+    assert again["runs"] == [run]
     assert all(0 < share < 10 for share in run["lr_over_limit"])
 
 

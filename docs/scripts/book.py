@@ -42,7 +42,7 @@ SOURCES = {
     "lange2022": "Batch normalization preconditioning for neural network training",
     "santurkar2018": "How does batch normalization help optimization?",
     "wei2019": "Mean-field analysis of batch normalization",
-    "zhang2018": "Local Hessian in back-propagation",
+    "zhang2018": "On the local Hessian in back-propagation",
 }
 MARKS = {
     "holds": "✓ holds",

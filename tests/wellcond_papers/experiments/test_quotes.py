@@ -15,6 +15,7 @@ from wellcond.results.quantities import (
     BETA,
     FINAL_LOSS,
     GRADIENT,
+    GRADIENT_NORM,
     INPUT,
     LAMBDA_MAX,
     TEST_ACCURACY,
@@ -23,6 +24,7 @@ from wellcond.results.quantities import (
 )
 from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.huang2020.deep_mlp import spread
 from wellcond_papers.papers.huang2020.equal_loss import LEVELS, compared
 from wellcond_papers.papers.wei2019.heat_maps import heat_maps
 from wellcond_papers.papers.wei2019.judging import separated
@@ -110,7 +112,35 @@ def test_the_standard_network_has_hardly_a_gradient_at_the_first_step() -> None:
     ]
     assert [f"{change:.2g}" for change in changes] == ["0.17", "51"]
     assert 2 / table_of("santurkar2018-fig11", "paper")[0].settings["lr"] == 20
-    assert are_quoted("santurkar2018-fig11-paper", "0.17", "51", "20")
+    betas = [first("santurkar2018-fig11", "paper", f"VGG, {arm}", BETA) for arm in ("standard", "BatchNorm")]
+    assert [f"{beta:.1f}" for pair in betas for beta in pair] == ["4.4", "5.2", "25.6", "23.5"]
+    norms = [first("santurkar2018-fig10", "paper", f"VGG, {arm}", GRADIENT_NORM) for arm in ("standard", "BatchNorm")]
+    assert [f"{bn / plain:.2g}" for plain, bn in zip(*norms, strict=True)] == ["1.4e+02", "1.7e+02"]
+    assert are_quoted("santurkar2018-fig11-paper", "0.17", "51", "20", "4.4", "5.2", "25.6", "23.5", "140", "170")
+
+
+VGG_FIGURES = [f"santurkar2018-fig{number}" for number in (6, 7, 10, 11, 13, 14)]
+
+
+def test_thirteen_runs_of_the_vgg_are_counted_together() -> None:
+    losses, accuracies = (
+        {
+            arm: [end for name in VGG_FIGURES for end in table_of(name, "paper").arm(f"VGG, {arm}").lasts(quantity)]
+            for arm in ("standard", "BatchNorm")
+        }
+        for quantity in (FINAL_LOSS, TEST_ACCURACY)
+    )
+    assert [len(ends) for each in (losses, accuracies) for ends in each.values()] == [13] * 4
+    lucky, *others = sorted(losses["standard"])
+    bn = losses["BatchNorm"]
+    assert lucky == table_of("santurkar2018-fig7", "paper").arm("VGG, standard").where(seed=0).lasts(FINAL_LOSS)[0]
+    assert lucky < min(bn) < max(bn) < min(others)
+    numbers = [f"{loss:.2g}" for loss in (lucky, min(others), max(others), min(bn), max(bn))]
+    assert numbers == ["1.5e-05", "0.0069", "0.013", "3.7e-05", "0.00089"]
+    shares = [f"{100 * of(ends):.1f}" for ends in accuracies.values() for of in (fmean, min, max)]
+    assert shares == ["78.5", "77.4", "79.4", "83.5", "82.9", "84.0"]
+    for name in VGG_FIGURES:
+        assert are_quoted(f"{name}-paper", *numbers, "78.5%", "77.4", "79.4", "83.5%", "82.9", "84.0")
 
 
 def test_beta_of_the_deep_linear_network_is_larger_with_batchnorm_at_the_first_step() -> None:
@@ -146,6 +176,19 @@ def test_the_rate_decides_how_layers_of_a_resnet_compare(matrix: MatrixQuantitie
     pairs = [pair for level in LEVELS for pair in compared(table, plain, "BN", [matrix.kappa[0.5]], level)]
     assert f"{sum(bn < without for without, bn in pairs)} of {len(pairs)}" == words
     assert are_quoted("huang2020-fig10-stand-in", words)
+
+
+def test_at_one_rate_bn_keeps_the_magnitudes_of_a_resnet_closer_together() -> None:
+    table, cases, late = table_of("huang2020-fig10", "stand-in"), [], []
+    for quantity in (INPUT.lambda_max, GRADIENT.lambda_max):
+        for step in table.steps(quantity):
+            by_arm = [table.arm(arm).mean_by_layer(quantity, step) for arm in ("BN", "plain, lr 0.1")]
+            bn, plain = (spread(dict(list(layers.items())[1:-1])) for layers in by_arm)
+            cases.append(bn < plain)
+            late += [plain] if step and quantity == GRADIENT.lambda_max else []
+    assert f"{sum(cases)} of {len(cases)}" == "7 of 8"
+    assert (f"{min(late):.2g}", f"{max(late):.2g}") == ("2.7e+02", "8.8e+02")
+    assert are_quoted("huang2020-fig10-stand-in", "7 of 8", "270", "880")
 
 
 @pytest.mark.parametrize(("init", "smaller", "count"), [("LeCun", 114, 114), ("He", 1092, 1102)])
@@ -210,6 +253,9 @@ def test_the_picture_shows_the_committed_rows() -> None:
     assert [curve.get_xdata()[-1] for curve in curves] == [15_000] * 4  # two seeds of two networks
 
 
+STEPS = (600, 1600)
+
+
 def test_what_is_said_of_bnps_limit_is_in_its_runs() -> None:
     runs = bnp_limit.read(together.LIMIT_RUNS)
     steady = [run.looks for run in runs if run.collapse is None]
@@ -218,17 +264,21 @@ def test_what_is_said_of_bnps_limit_is_in_its_runs() -> None:
     largest = [max(look.lr_over_limit for look in looks) for looks in steady]
     before = [max(look.lr_over_limit for look in looks) for looks, _ in lost]
     later = [look.lr_over_limit for looks in steady for look in looks if look.step >= 300]
+    at = {step: median(look.lr_over_limit for looks in steady for look in looks if look.step == step) for step in STEPS}
+    until = [[max(look.lr_over_limit for look in own[: len(looks)]) for own in steady] for looks, _ in lost]
+    as_far = [sum(other >= own for other in others) for own, others in zip(before, until, strict=True)]
     facts = [
         f"Along {len(runs)} runs",
         f"{_ends([run.looks[0].lr_over_limit for run in runs], '.2f')} of the limit at the start",
         f"first seen above it at steps {_ends(crossed, 'd')}, in all {len(runs)}",
-        f"the median is {median(later):.1f} in the {len(steady)} runs that go well",
+        f"the median is {median(later):.1f} in the {len(steady)} runs that go well "
+        f"({', '.join(f'{value:.2g} at step {step}' for step, value in at.items())})",
         f"between {_ends(largest, '.1f', ' and ')}",
         f"{len(lost)} of {len(runs)}",
         f"between steps {min(looks[-1].step for looks, _ in lost)} and {max(after.step for _, after in lost)}",
         f"rises from between {_ends([looks[-1].loss for looks, _ in lost], '.1f', ' and ')} to between",
-        f"their largest value is {_ends(before, '.1f')}, "
-        f"which {sum(each >= min(before) for each in largest)} of the {len(steady)} others reach",
+        f"their largest value is {_ends(before, '.1f')}, more than the median of the {len(steady)} others up to the "
+        f"same step, {_ends([*map(median, until)], '.1f')}, but {_ends(as_far, 'd')} of them had gone as far",
         f"the last one {_ends([looks[-1].lr_over_limit for looks, _ in lost], '.2g')}",
     ]
     [note] = [text for text in book.experiment("lange2022-fig5").departures if "2/λ" in text]

@@ -15,7 +15,15 @@ from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Record, Table
 from wellcond_papers.papers.huang2020.layer_pictures import draw_loss
-from wellcond_papers.papers.huang2020.networks import CIFAR, SMOKE, WARM_UP, build, percent_wrong, trained
+from wellcond_papers.papers.huang2020.networks import (
+    CIFAR,
+    SMOKE,
+    WARM_UP,
+    build,
+    noise_of_a_test,
+    percent_wrong,
+    trained,
+)
 from wellcond_papers.papers.percentages import percent
 
 if TYPE_CHECKING:
@@ -78,7 +86,12 @@ def still_learns(table: Table) -> Outcome:
 
 
 def degenerates(
-    what: str, of: Callable[[Record], float], in_words: Callable[[list[float]], str], *, warm: str = ""
+    what: str,
+    of: Callable[[Record], float],
+    in_words: Callable[[list[float]], str],
+    error: Callable[[Table], float],
+    *,
+    warm: str = "",
 ) -> Claim:
     """Every blocked network ends with more of something than the free one, by the means over seeds.
 
@@ -88,6 +101,7 @@ def degenerates(
         what: Of what.
         of: Takes it from a run.
         in_words: Puts it into words.
+        error: A difference that means nothing.
         warm: What the names of the arms end with.
     """
 
@@ -103,15 +117,20 @@ def degenerates(
         if FREE not in seeds:
             return judged([], "")
         details = [f"{digits} {in_words(seeds[digits])}" if digits in seeds else f"{digits} not run" for digits in runs]
-        cases = [is_greater(seeds[digits], seeds[FREE]) if digits in seeds else None for digits in BLOCKED]
+        cases = [
+            is_greater(seeds[digits], seeds[FREE], at_least=error(table)) if digits in seeds else None
+            for digits in BLOCKED
+        ]
         return judged(cases, ", ".join(details))
 
     return check
 
 
-PERFORMANCE: tuple[tuple[str, Callable[[Record], float], Callable[[list[float]], str]], ...] = (
-    ("training loss", loss_at_end, lambda losses: number(fmean(losses))),
-    ("test error", percent_wrong, percent),
+PERFORMANCE: tuple[
+    tuple[str, Callable[[Record], float], Callable[[list[float]], str], Callable[[Table], float]], ...
+] = (
+    ("training loss", loss_at_end, lambda losses: number(fmean(losses)), lambda table: 0.0),
+    ("test error", percent_wrong, percent, noise_of_a_test),
 )
 NOT_ALL = (
     "1101 and 0000 were not run, and 1110 has one seed; all that were run are worse than 1111. After 6 epochs (gpu "

@@ -128,9 +128,10 @@ def needs_a_small_rate(table: Table) -> Outcome:
 def lower_loss(table: Table) -> Outcome:
     """The mean training loss of the last tenth."""
     bn, plain, fast = (table.arm(arm).lasts(FINAL_LOSS) for arm in ("BN", "plain", "plain, lr 0.1"))
-    details = f"{', '.join(map(number, bn))} with BN; {', '.join(map(number, plain)) or 'diverged'} without"
+    details = f"{', '.join(map(number, bn))} with BN, at a rate of 0.1; "
+    details += f"{', '.join(map(number, plain)) or 'diverged'} without, at 0.01"
     if fast:
-        details += f"; {', '.join(map(number, fast))} without, at a rate of 0.1"
+        details += f"; {', '.join(map(number, fast))} without, at 0.1"
     return judged([is_greater(plain, bn) if plain else True] if bn else [], details)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from wellcond_papers.data.load import load
 from wellcond_papers.experiments.experiment import Job
 from wellcond_papers.experiments.table import Record
 from wellcond_papers.models import imagenet_resnet, preresnet, resnet, vgg
+from wellcond_papers.papers.percentages import TEST_IMAGES, error_of_test
 from wellcond_papers.training import schedules
 from wellcond_papers.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.training.classifier import Test, train_classifier
@@ -33,8 +32,8 @@ BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "VGG": lambda *sizes, **options: vgg(*sizes, affine=True, **options),
     "ImageNet ResNet": imagenet_resnet,
 }
-TEST_IMAGES = {"imagenet": 50_000}
-"""The sizes of the test sets; 10 000 images in the others."""
+VALIDATION_IMAGES = 50_000
+"""Of ImageNet."""
 OPTIONS = ("norm", "last_norm", "final_norm", "dropout", "width", "enlarge", "init")
 """Settings that are handed to the network as they are."""
 
@@ -192,9 +191,8 @@ def noise_of_a_test(records: Iterable[Record]) -> float:
     Differences below it mean nothing, whatever the seeds say.
     """
     runs = list(records)
-    wrong = fmean(percent_wrong(record) for record in runs)
-    images = TEST_IMAGES.get(runs[0].settings.get("data", ""), 10_000)
-    return math.sqrt(wrong * (100 - wrong) / images)
+    images = VALIDATION_IMAGES if runs[0].settings.get("data") == "imagenet" else TEST_IMAGES
+    return 100 * error_of_test([percent_wrong(record) / 100 for record in runs], images)
 
 
 def percent_wrong(record: Record) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -119,14 +120,17 @@ def improves(table: Table) -> Outcome:
     needs=END,
 )
 def amplified(table: Table) -> Outcome:
-    """The gain of each regularized column against that of the standard one."""
+    """The gain of each regularized column against that of the standard one.
+
+    A gain is a difference of two errors, so that the test images leave √2 times the error of one in it.
+    """
     by_depth = {depth: each for depth in DEPTHS if "standard" in (each := gains(table, depth))}
     words = [
         f"{depth}: " + ", ".join(f"{column} {in_words(gain)}" for column, gain in each.items())
         for depth, each in by_depth.items()
     ]
     cases = [
-        is_greater(gain, each["standard"])
+        is_greater(gain, each["standard"], at_least=math.sqrt(2) * noise_of_a_test(table))
         for each in by_depth.values()
         for column, gain in each.items()
         if column != "standard"
@@ -155,12 +159,24 @@ EXPERIMENT = Experiment(
             "A tie in the standard column, where errors of three seeds differ by 1.3 and 1.6 points; lower by 0.7 and "
             "1.1 points with more regularization.",
         ),
-        amplified,
+        amplified.because(
+            "stand-in",
+            "seeds",
+            "With a weight decay of 2e-4 LastBN gains 0.67 points more, less than the 0.71 that the choice of the test "
+            "images leaves in a gain; with a dropout of 0.3 it gains 1.09 points more on average, where single seeds "
+            "gain -0.25 to 2.59.",
+        ),
     ],
     draw=draw,
     minutes={"smoke": 0.05, "stand-in": 2.0, "paper": 5500.0},
     contrast=[(arm("ResNet", 18, column), arm("ResNet-LastBN", 18, column)) for column in ("standard", "dropout 0.3")],
-    departures=[*ON_IMAGENET, *ITS_DROPS],
+    departures=[
+        *ON_IMAGENET,
+        *ITS_DROPS,
+        "Errors that differ by less than the standard deviation that the choice of the test images leaves are level, "
+        "and so are gains that differ by less than √2 times that. The source's own gains with dropout and 50 layers, "
+        "0.34 against 0.21, are: its numbers would make claim 2 hold in part. The first check did not ask for that.",
+    ],
     silent=["half", "tests"],
     stand_in="ResNet-18 is trained on CIFAR-100, enlarged to 64×64, for 10 epochs. That shows whether LastBN, weight "
     "decay and dropout act on each other in this way in a short training, where little regularization is needed; it "

@@ -14,7 +14,7 @@ from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.huang2020.networks import AS_PUBLISHED, CIFAR, SMOKE, build, percent_wrong, trained
-from wellcond_papers.papers.percentages import percent
+from wellcond_papers.papers.percentages import error_of_test, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,8 +41,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 """Without LastBN. The convolutions of "small ResNet" start as torch's own do, with a sixth of the variance."""
 GUESSING = 90.0
-NOISE = 0.3
-"""Percentage points that mean nothing: the standard error of a test on 10 000 images at an error of 10 %."""
 LAST_BN = {family: f"{family}-LastBN" for family in FAMILIES}
 
 
@@ -114,6 +112,11 @@ def is_guessing(seeds: Sequence[float]) -> bool:
     return min(seeds) > GUESSING - 1
 
 
+def is_above(ours: Sequence[float], theirs: Sequence[float]) -> bool | None:
+    """Whether one mean error in percent is above another, by more than the choice of the test images explains."""
+    return is_greater(ours, theirs, at_least=100 * error_of_test([error / 100 for error in (*ours, *theirs)]))
+
+
 def improves(family: str) -> Claim:
     """LastBN has the smaller mean error at every depth."""
     both = (family, LAST_BN[family])
@@ -127,7 +130,7 @@ def improves(family: str) -> Claim:
     def check(table: Table) -> Outcome:
         without, with_it = (errors(table, name) for name in both)
         depths = [depth for depth in without if depth in with_it]
-        cases = [is_greater(without[depth], with_it[depth], at_least=NOISE) for depth in depths]
+        cases = [is_above(without[depth], with_it[depth]) for depth in depths]
         return judged(cases, "; ".join(in_words(table, name) for name in both) if cases else "")
 
     return check
@@ -139,7 +142,7 @@ def changes_with_depth(family: str, direction: str, sign: int) -> Claim:
     @claim(f"{family} gets {direction} with depth", paper=in_paper(family), is_ours=family not in PAPER, needs=END)
     def check(table: Table) -> Outcome:
         steps = [pair for pair in pairwise(errors(table, family).values()) if not all(map(is_guessing, pair))]
-        cases = [is_greater(*(pair if sign < 0 else pair[::-1]), at_least=NOISE) for pair in steps]
+        cases = [is_above(*(pair if sign < 0 else pair[::-1])) for pair in steps]
         return judged(cases, in_words(table, family) if cases else "")
 
     return check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -11,7 +12,7 @@ from wellcond_papers.experiments.scales import Scale
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.papers.lange2022.found import Stretch, listed, not_run, over_stretches, unless
 from wellcond_papers.papers.lange2022.runs import accuracies, is_above, is_near, of_seeds, runs_of
-from wellcond_papers.papers.percentages import percent
+from wellcond_papers.papers.percentages import error_of_test, percent
 
 COMPARABLE = 0.02
 """Accuracies that differ by no more are comparable."""
@@ -19,8 +20,6 @@ SIGNIFICANT = 0.02
 """Accuracies that differ by more differ significantly."""
 LAST = 0.1
 """The share of a run over which overfitting is averaged."""
-TEST_ERROR = 0.005
-"""The standard error of an accuracy of about a half, from 10 000 test images."""
 AT_END: Sequence[Stretch] = ((1.0, 1.0),)
 
 
@@ -53,7 +52,7 @@ def outperforms(
     says: str, paper: str, panel: str, better: Sequence[str], worse: Sequence[str], *, by: float = 0.0,
     over: Sequence[Stretch] = AT_END, needs: float = END, is_ours: bool = False,
 ) -> Claim:  # fmt: skip
-    """Every one of some methods has a higher test accuracy than every one of others.
+    """Every one of some methods has a higher test accuracy than every one of others, by more than the test's error.
 
     Args:
         says: The claim.
@@ -71,7 +70,8 @@ def outperforms(
         cases: list[bool | None] = []
         for stretch in over:
             high, low = (accuracies(table, panel, methods, *stretch) for methods in (better, worse))
-            cases += [is_above(a, b, by) for a in high.values() for b in low.values()]
+            pairs = [(a, b) for a in high.values() for b in low.values()]
+            cases += [is_above(a, b, by, error=error_of_test([*a, *b])) for a, b in pairs]
         methods = [*better, *worse]
         return unless(not_run(table, panel, methods), judged(cases, over_stretches(table, panel, methods, over)))
 
@@ -128,7 +128,10 @@ def nearer(says: str, paper: str, panel: str, center: str, near: Sequence[str], 
             return unless(lacking, judged([], listed(by_method, table, panel)))
         middle = fmean(by_method[center])
         away = {method: [abs(value - middle) for value in seeds] for method, seeds in by_method.items()}
-        cases = [is_greater(away[far], away[method]) for method in near]
+        cases = [
+            is_greater(away[far], away[method], at_least=error_of_test([*by_method[far], *by_method[method]]))
+            for method in near
+        ]
         return judged(cases, listed(by_method, table, panel))
 
     return Claim(says, paper, check, needs=END)
@@ -137,7 +140,8 @@ def nearer(says: str, paper: str, panel: str, center: str, near: Sequence[str], 
 def gains_more(says: str, paper: str, panel: str, more: Sequence[str], less: Sequence[str], *, at: float) -> Claim:
     """The test accuracy of every one of some methods rises more from a share of the run to its end.
 
-    A run that diverged has nothing to gain, and says nothing about it.
+    A run that diverged has nothing to gain, and says nothing about it. A gain is a difference of two accuracies, so
+    that the test images leave √2 times their error in it.
     """
 
     def check(table: Table) -> Outcome:
@@ -145,7 +149,12 @@ def gains_more(says: str, paper: str, panel: str, more: Sequence[str], less: Seq
         methods = [*more, *less]
         before, after = (accuracies(finished, panel, methods, *stretch) for stretch in ((at - 0.1, at), (1.0, 1.0)))
         gains = {m: [b - a for a, b in zip(before[m], after[m], strict=True)] for m in before}
-        cases = [is_above(gains[a], gains[b]) for a in more for b in less if a in gains and b in gains]
+        cases = [
+            is_above(gains[a], gains[b], error=math.sqrt(2) * error_of_test([*after[a], *after[b]]))
+            for a in more
+            for b in less
+            if a in gains and b in gains
+        ]
         lacking = [f"{m} to the end" for m in not_run(finished, panel, methods)]
         return unless(lacking, judged(cases, listed(gains, table, panel)))
 
@@ -161,7 +170,7 @@ def overfits(says: str, paper: str, panel: str, method: str, *, since: float) ->
         if not late:
             return judged([], "")
         before, after = (percent([100 * share for share in seeds]) for seeds in (then, late))
-        falls = is_greater(then, late, at_least=TEST_ERROR)
+        falls = is_greater(then, late, at_least=error_of_test([*then, *late]))
         return judged([falls], f"{before} at {since:.2f} of the run, {after} last")
 
     return Claim(says, paper, check, needs=END)
@@ -177,7 +186,7 @@ def does_not_overfit(says: str, paper: str, panel: str, method: str) -> Claim:
         tenths = [of_seeds(runs, place * LAST, (place + 1) * LAST) for place in range(round(1 / LAST))]
         best, late = max(tenths, key=fmean), tenths[-1]
         before, after = (percent([100 * share for share in seeds]) for seeds in (best, late))
-        falls = is_greater(best, late, at_least=TEST_ERROR)
+        falls = is_greater(best, late, at_least=error_of_test([*best, *late]))
         return judged([not falls], f"{before} over the best tenth of the run, {after} over the last")
 
     return Claim(says, paper, check, needs=END)

@@ -60,6 +60,10 @@ TRAINS = (
     "A network does not train if its loss does not fall. The first check asked for an accuracy within 2 points of "
     "guessing; it was changed after seeing results"
 )
+TEST_ERROR = (
+    "Accuracies that differ by less than the spread over seeds, or than the standard deviation that the choice of the "
+    "10,000 test images leaves (0.14 points at 98 %, 0.5 at 50 %), are too close to tell"
+)
 DEGREES = "Of “slightly”, “mildly” and “just” the direction is judged, not how far"
 EPOCHS = 30
 TENTH_EPOCH = 10 / EPOCHS
@@ -119,21 +123,24 @@ def cifar_claims(panel: str) -> list[Claim]:
     ]  # fmt: skip
 
 
+BN_TOO = "BN converges faster than the vanilla network"
 CAUSES: dict[tuple[Scale, str], Cause] = {
     ("laptop", "CIFAR-10: BNP is faster at the beginning"): Cause(
         INPUTS_DECIDE, "With raw inputs BNP is ahead over the first epoch, with standardized ones BN."
     ),
     ("paper", "MNIST: BNP outperforms BN after that, over the second half of the training"): Cause(
-        INPUTS_DECIDE, "With raw inputs BNP is ahead by 0.1 points, with standardized ones BN by 0.3."
+        INPUTS_DECIDE,
+        "With raw inputs BNP is ahead by 0.1 points, less than the 0.14 that the choice of the test images leaves; "
+        "with standardized ones BN is, by 0.3.",
     ),
     ("paper", "MNIST: BN and BNP outperform LN"): Cause(
         INPUTS_DECIDE,
-        "With raw inputs the three are too close to tell; with standardized ones LN is ahead, of BNP by 0.4 points.",
+        "With raw inputs the three are too close to tell; with standardized ones LN is ahead of BNP, by 0.4 points.",
     ),
     ("paper", "MNIST: all outperform the vanilla network"): Cause(
         INPUTS_DECIDE,
-        "With raw inputs all are 0.2 points ahead after 20 epochs, and after 30 BNP alone, by 0.1; standardized ones "
-        "raise the vanilla network to 98.1 %, above BNP.",
+        "With raw inputs all are 0.2 points ahead after 20 epochs, and after 30 they are too close to tell; "
+        "standardized ones raise the vanilla network to 98.1 %, above BNP.",
     ),
     ("paper", "CIFAR-10: BN and BNP are comparable, within 2 points"): Cause(
         INPUTS_DECIDE,
@@ -158,6 +165,11 @@ CAUSES: dict[tuple[Scale, str], Cause] = {
         "It depends on the number of epochs: with raw inputs both are 1 to 3 points ahead of both after 20, and all "
         "are within a point after 30, the vanilla network at 51.0 % (50.1 to 51.7). With standardized inputs BN is "
         "ahead, and BNP, at the printed rate, 2 to 4 points below.",
+    ),
+    ("paper", BN_TOO): Cause(
+        "our claim does not hold here",
+        "On CIFAR-10 it does. On MNIST, where both networks fit the images, BN ends at a loss of 0.001 to 0.018, and "
+        "does not come down to the vanilla network's 0.0002 to 0.0003.",
     ),
 }
 
@@ -200,6 +212,12 @@ EXPERIMENT = Experiment(
             [(f"{STANDARDIZED[CIFAR]}: {TUNED_BNP}", f"{STANDARDIZED[CIFAR]}: {TUNED}")],
             is_ours=True,
         ),
+        reaches_sooner(
+            BN_TOO,
+            "it is said of BNP",
+            [(f"{MNIST}: BN", f"{MNIST}: vanilla"), (f"{CIFAR}: BN", f"{CIFAR}: vanilla")],
+            is_ours=True,
+        ),
         causes=CAUSES,
     ),
     draw=drawing(left=MNIST, right=CIFAR),
@@ -214,11 +232,12 @@ EXPERIMENT = Experiment(
         "after 20 epochs and after 30",
         "At `paper` neither preprocessing agrees with all that is said of CIFAR-10. With raw inputs BN does not end "
         "above BNP; with standardized ones BN and BNP are not comparable, BNP is not faster, BN overfits, and BNP does "
-        "not outperform the others. Of MNIST all but the comparisons with LN and the vanilla network hold with raw "
-        "inputs",
+        "not outperform the others. Of MNIST two sentences hold with both, and with raw inputs most of the "
+        "others compare accuracies that are too close to tell",
         NORMS,
         PLACES,
         "“In general, BN … is less likely to overfit” is judged on CIFAR-10 alone",
+        TEST_ERROR,
         "Added to the source's methods: vanilla SGD and, with standardized inputs, BNP at rates tuned for these runs "
         "of 3000 steps, by the loss at their end",
     ],

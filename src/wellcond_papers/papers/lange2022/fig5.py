@@ -159,17 +159,19 @@ EXPERIMENT = Experiment(
         "BN in mini-batches of one gives β after the dense layer, since an image is its own mean, and "
         "Batch Renorm (x − μ)/σ, through which no gradient passes; they have the rates of mini-batches of 2",
         "In mini-batches of 128 BNP's rate is at the edge of stability: of 160 runs of 1600 steps on 15 000 images, 20 "
-        "collapsed to guessing, with and without CUDA graphs, fused kernels and TF32. That is 12.5 % (95 % interval 8 "
-        "to 19 %, in truth wider, since these settings share seeds)",
+        "collapsed to guessing, with and without CUDA graphs, fused kernels and TF32 (a count; no rows of them are "
+        "committed). That is 12.5 % (95 % interval 8 to 19 %, in truth wider, since these settings share seeds)",
         "Along 24 runs of 1600 steps on all images, the limit 2/λ of the preconditioned Hessian of 512 of them was "
         "measured every 50 steps. This rate is 0.02 to 0.09 of the limit at the start and first seen above it at steps "
-        "200 to 400, in all 24; from step 300 on the median is 1.2 in the 20 runs that go well, and the largest value "
-        "of each is between 1.6 and 4.0. Some collapse, 4 of 24, 17 % (95 % interval 7 to 36 %): between steps 650 and "
-        "1150 the loss of the 512 images rises from between 1.0 and 1.3 to between 6.2 and 9340 within 50 steps; after "
-        "1600 it is 2.2 to 5.9, where guessing has 2.3 and the others 0.76 to 0.91. Before that "
-        "their largest value is 2.5 to 2.7, which 11 of the 20 others reach as well, and the last one 0.91 to 1.9: the "
-        "limit does not tell which run collapses. The single value of 73, of seed 17, is of the first look after its "
-        "collapse, at a loss of 47 (`python -m benchmarks.bnp_limit`)",
+        "200 to 400, in all 24; from step 300 on the median is 1.2 in the 20 runs that go well (1.5 at step 600, 0.94 "
+        "at step 1600), and the largest value of each is between 1.6 and 4.0. Some collapse, 4 of 24, 17 % (95 % "
+        "interval 7 to 36 %): between steps 650 and 1150 the loss of the 512 images rises from between 1.0 and 1.3 to "
+        "between 6.2 and 9340 within 50 steps; after 1600 it is 2.2 to 5.9, where guessing has 2.3 and the others 0.76 "
+        "to 0.91. Before that their largest value is 2.5 to 2.7, more than the median of the 20 others up to the same "
+        "step, 2.1 to 2.4, but 5 to 8 of them had gone as far, and the last one 0.91 to 1.9: crossing the limit does "
+        "not tell which run collapses, and four are too few to say whether how far does. The single value of 73, of "
+        "seed 17, is of the first look after its collapse, at a loss of 47. λ is of a few products of Lanczos, their "
+        "number not recorded (12 by default), and at most the true one (`python -m benchmarks.bnp_limit`)",
         "That BN is effective in CNNs for much smaller mini-batches than in the fully connected network, which the "
         "source adds, is not judged: it is a comparison of figures 4 and 5",
         TRAINS,

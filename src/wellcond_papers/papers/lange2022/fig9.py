@@ -196,8 +196,9 @@ EXPERIMENT = Experiment(
     contrast=[("batch 16", "batch 512")],
     departures=[
         "Times are medians over epochs of both methods in turn, on other hardware than the source's V100, and differ "
-        "from run to run. An epoch of 10 s in mini-batches of 512, 0.1 s a step (0.055 s with 256), must hold more "
-        "than the training of this small network; here the images lie on the device",
+        "from run to run and within one: with 16 images BN's epochs take 3.5 to 5.1 s at `paper`, and BNP's 4.0 to "
+        "5.4. An epoch of 10 s in mini-batches of 512, 0.1 s a step (0.055 s with 256), must hold more than the "
+        "training of this small network; here the images lie on the device",
         "At `paper` nothing else ran on the GPU meanwhile",
     ],
     silent=["lr"],

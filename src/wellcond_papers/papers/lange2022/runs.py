@@ -97,9 +97,16 @@ def first_epoch(runs: Table) -> list[float]:
     return means
 
 
-def is_above(ours: Sequence[float], theirs: Sequence[float], by: float = 0.0) -> bool | None:
-    """Whether a mean over seeds is greater by more than `by`; None if by less, or if they cannot be distinguished."""
-    order = is_greater(ours, theirs)
+def is_above(ours: Sequence[float], theirs: Sequence[float], by: float = 0.0, *, error: float) -> bool | None:
+    """Whether a mean over seeds is greater by more than `by`; None if by less, or if they cannot be distinguished.
+
+    Args:
+        ours: One number per seed.
+        theirs: One number per seed.
+        by: The least difference.
+        error: What the choice of the test images leaves in them.
+    """
+    order = is_greater(ours, theirs, at_least=error)
     return None if order and fmean(ours) - fmean(theirs) <= by else order
 
 

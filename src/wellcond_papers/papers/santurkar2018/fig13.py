@@ -17,6 +17,7 @@ from wellcond_papers.papers.santurkar2018.settings import (
     LP,
     LP_NORMS,
     NORMALIZED,
+    SAME_SEED,
     UNSTATED,
     arms_of,
     at_scale,
@@ -103,6 +104,7 @@ EXPERIMENT = Experiment(
     departures=[
         *choices_of("VGG", "DLN"),
         LP_NORMS,
+        SAME_SEED,
         "The source does not say how it augments: crops and flips are taken. That training has come to a plateau by "
         "its end, of which it says so, is not tested.",
     ],

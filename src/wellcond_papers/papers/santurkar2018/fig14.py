@@ -21,6 +21,7 @@ from wellcond_papers.papers.santurkar2018.settings import (
     LP,
     LP_NORMS,
     ONE_BATCH,
+    SAME_SEED,
     UNSTATED,
     arms_of,
     at_scale,
@@ -84,6 +85,7 @@ EXPERIMENT = Experiment(
     departures=[
         *choices_of("VGG"),
         LP_NORMS,
+        SAME_SEED,
         ONE_BATCH,
         "Every seed draws another unit of each layer. Activations are those after the norm, and in the standard "
         "network those of the layer itself; the source does not say which it shows.",

@@ -18,6 +18,7 @@ from wellcond_papers.papers.santurkar2018.settings import (
     BASE,
     NORMALIZED,
     NOT_THE_FIRST,
+    SAME_SEED,
     UNSTATED,
     WHILE_BOTH_TRAIN,
     arms_of,
@@ -114,6 +115,7 @@ EXPERIMENT = Experiment(
         "The caption itself sets the end of training apart: “(Stabilization of BatchNorm faster during training is an "
         "artifact of parameter convergence.)”",
         NOT_THE_FIRST,
+        SAME_SEED,
     ],
     silent=UNSTATED,
 )

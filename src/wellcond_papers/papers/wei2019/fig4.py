@@ -21,6 +21,7 @@ from wellcond_papers.experiments.experiment import Experiment, Job
 from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Table
 from wellcond_papers.models import preact_resnet18, vgg
+from wellcond_papers.papers.percentages import error_of_test
 from wellcond_papers.papers.wei2019.networks import STANDARDIZED
 from wellcond_papers.training.checkpoint import Checkpoint, HasState
 from wellcond_papers.training.classifier import train_classifier
@@ -97,7 +98,9 @@ def is_faster(table: Table, arms: tuple[str, str], quantity: str) -> bool | None
     ours, theirs = (heights(table, arm, quantity) for arm in arms)
     if not (ours and theirs):
         return bool(ours)
-    return is_greater(ours, theirs) if quantity == TEST_ACCURACY else is_greater(theirs, ours)
+    if quantity == TEST_ACCURACY:
+        return is_greater(ours, theirs, at_least=error_of_test([*ours, *theirs]))
+    return is_greater(theirs, ours)
 
 
 def in_words(table: Table, arm: str, quantity: str) -> str:

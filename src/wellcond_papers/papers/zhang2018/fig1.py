@@ -13,6 +13,7 @@ from wellcond_papers.experiments.claims import END, CauseKind, Outcome, claim, i
 from wellcond_papers.experiments.experiment import Experiment
 from wellcond_papers.experiments.pictures import draw_over_training, panels
 from wellcond_papers.experiments.table import Table
+from wellcond_papers.papers.percentages import TEST_IMAGES, error_of_test
 from wellcond_papers.papers.zhang2018.training import AMENDED, DATA, DEPARTURES, OWN_RATE, SETTINGS, SILENT, measure
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ ALMOST_ALWAYS = 0.9
 SIMILAR = 0.9
 """The correlation of the logarithms of two curves with "similar trend"."""
 NOT_HERE: CauseKind = "the paper's claim does not hold here"
-TEST_IMAGES = 10_000
 CONSIDERABLY = (
     "The source does not say how much is “considerably” lower: errors on the test images that differ by less than the "
     "standard deviation that the choice of these images leaves, 0.27 points on CIFAR-10 and 0.45 on CIFAR-100, are "
@@ -71,9 +71,7 @@ def in_words(errors: list[float]) -> str:
 
 def sampling_error(table: Table, accuracies: list[float]) -> float:
     """The standard deviation of an accuracy that comes from the choice of the test images alone."""
-    share = fmean(accuracies)
-    images: int = table[0].settings.get("test_images") or TEST_IMAGES
-    return math.sqrt(share * (1 - share) / images)
+    return error_of_test(accuracies, table[0].settings.get("test_images") or TEST_IMAGES)
 
 
 @claim(

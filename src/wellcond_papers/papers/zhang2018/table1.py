@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @claim(
     "scale-amended SGD achieves a higher test accuracy than its three competitors on CIFAR-100, on all four VGGs: the "
-    "median is higher by more than 0.2 points",
+    "median is higher by more than the choice of the test images explains",
     paper='"with margins": 73.39, 75.32, 74.68, 72.82 %, ahead of SGD by 1.25 to 1.82 points',
     needs=END,
 )
@@ -62,7 +62,7 @@ def _best_on_cifar10(table: Table) -> Outcome:
 
 
 @claim(
-    "scale-amended SGD is ahead of SGD everywhere, by more than 0.2 points",
+    "scale-amended SGD is ahead of SGD everywhere, by more than the choice of the test images explains",
     paper="by 0.11, 0.21, 0.18 and 0.41 points on CIFAR-10, 1.25 to 1.82 on CIFAR-100",
     needs=END,
 )
@@ -90,7 +90,8 @@ def _lars(table: Table) -> Outcome:
             stopped, worst = runs.lasts(DIVERGED_AT), min(runs.lasts(TEST_ACCURACY), default=0.0)
             chance = 0.01 if "CIFAR-100" in arm else 0.1
             cases.append(not stopped and worst > 2 * chance)
-            end = f"diverged at step {min(stopped):.0f}" if stopped else f"{100 * worst:.1f} %"
+            steps = ", ".join(f"{step:.0f}" for step in stopped)
+            end = f"diverged at step{'s' * (len(stopped) > 1)} {steps}" if stopped else f"{100 * worst:.1f} %"
             words.append(f"{arm.removesuffix(', LARS')} {end}")
     return judged(cases, "; ".join(words))
 
@@ -230,8 +231,10 @@ EXPERIMENT = Experiment(
         "arms at `paper`, where that of the table is judged; the smaller scales ran 0.005. So far that of the table "
         "has diverged within the first epoch, at step 76 with VGG-11 and at step 88 with VGG-13, one run each.",
         "The pools of rates are compared on VGG-11 and CIFAR-10; the source does not name the network.",
-        "Medians no more than 0.2 points apart are level. By this rule the source's own leads over SGD on CIFAR-10, "
-        "0.11 points for VGG-11 and 0.18 for VGG-16, are ties: its own numbers would make claims 2 and 3 hold in part.",
+        "Medians that differ by less than the standard deviation that the choice of the 10,000 test images leaves are "
+        "level; at the source's accuracies on CIFAR-10 that is 0.24 to 0.27 points. So are the source's own leads over "
+        "SGD there, 0.11 points for VGG-11, 0.21 for VGG-13 and 0.18 for VGG-16: its own numbers would make claims 2 "
+        "and 3 hold in part. The first check asked for 0.2 points; no run had been long enough to be judged by it.",
     ),
     silent=SILENT,
 )

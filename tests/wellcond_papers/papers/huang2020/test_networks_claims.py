@@ -52,14 +52,18 @@ def test_two_networks_that_guess_do_not_get_worse_and_a_tie_is_no_improvement() 
     assert table_b.improves("VGG").check(table_of(tie)).verdict == "holds in part"
 
 
-def test_table_a_holds_of_the_papers_errors_in_every_claim() -> None:
+def test_table_a_holds_of_the_papers_errors_but_for_a_gain_that_its_test_images_cannot_tell() -> None:
     accuracies = {
         table_a.arm(network, depth, column): accuracy(error)
         for network, depths in table_a.PAPER.items()
         for depth, errors in depths.items()
         for column, error in zip(table_a.COLUMNS, errors, strict=True)
     }
-    assert [claim.check(table_of(accuracies)).verdict for claim in table_a.EXPERIMENT.claims] == ["holds", "holds"]
+    improves, amplified = table_a.EXPERIMENT.claims
+    assert improves.check(table_of(accuracies)).verdict == "holds"
+    assert amplified.check(table_of(accuracies)).verdict == "holds in part"
+    clear = accuracies | {table_a.arm("ResNet-LastBN", 50, "dropout 0.3"): accuracy(23.3)}  # 0.51 against 0.21
+    assert amplified.check(table_of(clear)).verdict == "holds"
     table = table_of(accuracies)
     assert table_a.gains(table, 18)["WD 2e-4"] == pytest.approx([1.11])
     for column in table_a.COLUMNS:

@@ -171,6 +171,25 @@ def test_seeds_that_overlap_are_a_tie() -> None:
     assert verdict(keeps_up("", "", [("p", "a", "b")]), *runs) == "holds in part"
 
 
+def test_accuracies_that_the_test_images_cannot_tell_apart_are_a_tie() -> None:
+    """√(p (1 − p) / 10 000) is 0.5 points at a half and 0.14 at 98 %; of a gain, which has two accuracies, √2 times."""
+    for low, high, expected in (
+        (0.5, 0.504, "holds in part"),
+        (0.5, 0.506, "holds"),
+        (0.98, 0.981, "holds in part"),
+        (0.98, 0.982, "holds"),
+    ):
+        ends = [run("p: a", [], [0, low]), run("p: b", [], [0, high])]
+        assert verdict(outperforms("", "", "p", ["b"], ["a"]), *ends) == expected
+    flat = run("p: a", [], [0.1, *[0.5] * 10])
+    for end, expected in ((0.506, "holds in part"), (0.508, "holds")):
+        rises = run("p: b", [], [0.1, *[0.5] * 5, *[end] * 5])
+        assert verdict(gains_more("", "", "p", ["b"], ["a"], at=0.5), flat, rises) == expected
+    center, far = run("p: a", [], [0, 0.5]), run("p: c", [], [0, 0.46])
+    for near, expected in ((0.463, "holds in part"), (0.467, "holds")):
+        assert verdict(nearer("", "", "p", "a", ["b"], "c"), center, run("p: b", [], [0, near]), far) == expected
+
+
 def test_what_was_found_says_how_many_runs_diverged() -> None:
     runs = [run("p: a", [], [0, 0.5]), run("p: b", [], [0, 0.5]), run("p: b", [], [0, 0.5], diverged=True)]
     claim = outperforms("", "", "p", ["a"], ["b"])
