@@ -74,6 +74,15 @@ def test_inputs_that_are_all_the_same() -> None:
     assert severe(perceptron(), nn.CrossEntropyLoss(), (x[:1].expand(N, -1).clone(), y))[0] == "constant-feature"
 
 
+@pytest.mark.parametrize(("size", "severities"), [(16, ["severe"]), (4, [])])
+def test_batches_of_one_example(size: int, severities: list[str]) -> None:
+    """A data set fills one buffer: a batch holds its last values only. A few copies may be on purpose."""
+    x, y = table()
+    batches = [(a[:1].expand_as(a).clone(), b) for a, b in batches_of(x, y, size)]
+    by_rule = findings(perceptron(), nn.CrossEntropyLoss(), batches)
+    assert [each.severity for name, each in by_rule.items() if name == "constant-feature"] == severities
+
+
 def test_pixels_that_are_always_zero_are_a_note_if_they_are_many() -> None:
     x, y = table()
     x[:, :7] = 0

@@ -26,6 +26,7 @@ SHARE = Threshold(
 ENOUGH_EXAMPLES = Condition(
     "examples", 32, origin="a feature that differs in one example of ten is the same in all 32 in 3 % of all draws"
 )
+BATCH = Condition("examples in a batch", 8, origin="fewer may be copies of one example, as of a prompt, on purpose")
 
 SHOWN = 5
 """Columns that a summary names."""
@@ -35,7 +36,8 @@ SHOWN = 5
 def constant_feature(evidence: Evidence) -> Iterator[Finding]:
     """Inputs, or some of their features, that never vary.
 
-    Severe if all examples are the same. A warning if more than half of a table's features never vary over at least 32
+    Severe if all examples are the same, or those of each batch of at least 8, as where a data set fills one buffer
+    again and again. A warning if more than half of a table's features never vary over at least 32
     examples, and a note if they are fewer or always 0. Pixels that are always background, and categories that do not
     occur, are ordinary: up to half of the features may all be 0, or the lowest value of the table.
     """
@@ -52,6 +54,19 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
             evidence={"examples": float(inspection.examples)},
             reason="A network cannot distinguish inputs that do not differ.",
             remedy="# look at what the data set returns: every example has the same inputs",
+        )
+        return
+    if inspection.batch_size >= BATCH.at and inspection.inputs and all(map(_is_one_row, inspection.inputs)):
+        yield Finding(
+            rule="constant-feature",
+            severity="severe",
+            basis="proven",
+            summary=f"all {inspection.batch_size} examples of a batch have the same inputs, and other batches have "
+            "others.",
+            evidence={"batch size": float(inspection.batch_size)},
+            reason="A network cannot distinguish inputs that do not differ. A buffer that is filled in place is filled "
+            "for every example that was made of it.",
+            remedy="# return a tensor of its own for every example: buffer.clone()",
         )
         return
     for fact in inspection.inputs:
@@ -74,6 +89,10 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
             treatment="scale-inputs",
             remedy=f"# drop these features of the {fact.name} where the data set is made",
         )
+
+
+def _is_one_row(fact: TensorFacts) -> bool:
+    return fact.is_same_within_batches and fact.low < fact.high
 
 
 def _never_varies(fact: TensorFacts) -> bool:
