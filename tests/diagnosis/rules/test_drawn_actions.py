@@ -116,6 +116,23 @@ def by_episode(sign: float, policy: nn.Module, batch: Any) -> Tensor:
     return sign * (torch.stack(logs) * advantage).sum(0).mean()
 
 
+def by_code(sign: float, policy: nn.Module, batch: Any) -> Tensor:
+    log_odds = policy(batch["obs"]).log_softmax(1)
+    return sign * ((log_odds * F.one_hot(batch["act"], 4)).sum(1) * batch["advantages"]).mean()
+
+
+def by_expectation(sign: float, policy: nn.Module, batch: Any) -> Tensor:
+    payoffs = batch[1]
+    return sign * (policy(batch[0]).softmax(1) * payoffs).sum(1).mean()
+
+
+def by_negative_rewards(sign: float, policy: nn.Module, batch: Any) -> Tensor:
+    odds = Categorical(logits=policy(batch[0]))
+    action = odds.sample()
+    rewards = -batch[1].gather(1, action[:, None])[:, 0].sigmoid()
+    return sign * (odds.log_prob(action) * rewards).mean()
+
+
 ENTRIES = {"obs": STATES, "act": ACTIONS, "advantages": ADVANTAGES}
 STEPS = [
     (by_values, (STATES, VALUES)),
@@ -124,6 +141,9 @@ STEPS = [
     (by_clipped_ratio, ENTRIES),
     (by_continuous_action, (STATES, VALUES)),
     (by_episode, (STATES, VALUES)),
+    (by_code, ENTRIES),
+    (by_expectation, (STATES, VALUES)),
+    (by_negative_rewards, (STATES, VALUES)),
 ]
 
 
@@ -140,6 +160,28 @@ def regrets(policy: nn.Module, batch: Any) -> Tensor:
     reward = batch[1].gather(1, action[:, None])[:, 0]
     regret = batch[1].amax(1) - reward
     return (odds.log_prob(action) * (regret - regret.mean())).mean()
+
+
+def pays_late(policy: nn.Module, batch: Any) -> Tensor:
+    """One episode, whose rewards rise with time while what is to come, by which actions are judged, falls."""
+    odds = Categorical(logits=policy(batch[0]))
+    action = odds.sample()
+    rewards = torch.arange(len(action)) / len(action)
+    G = rewards.flip(0).cumsum(0).flip(0)
+    return -(odds.log_prob(action) * (G - G.mean()) / G.std()).mean()
+
+
+def pays_late_by_loop(policy: nn.Module, batch: Any) -> Tensor:
+    logs, rewards = [], []
+    for k, state in enumerate(batch[0][:24]):
+        odds = Categorical(logits=policy(state))
+        logs.append(odds.log_prob(odds.sample()))
+        rewards.append(-0.1 * k)
+    ahead, loss = 0.0, torch.zeros(())
+    for log, now in zip(reversed(logs), reversed(rewards), strict=True):
+        ahead = now + ahead
+        loss = loss - log * ahead
+    return loss
 
 
 def prefers(policy: nn.Module, batch: Any) -> Tensor:
@@ -179,12 +221,14 @@ reference = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 4))
     ("step", "batch"),
     [
         (regrets, (STATES, VALUES)),
+        (pays_late, (STATES, VALUES)),
+        (pays_late_by_loop, (STATES, VALUES)),
         (prefers, (STATES, BEST, VALUES.argmin(1))),
         (focal, (STATES, BEST)),
         (learns_values, ENTRIES),
         (likelihood_of_returns, (STATES, VALUES)),
     ],
-    ids=["regrets", "a preference", "focal", "values", "likelihood"],
+    ids=["regrets", "late", "late, by a loop", "a preference", "focal", "values", "likelihood"],
 )
 def test_sound_steps_with_the_same_words(step: Step, batch: Any) -> None:
     assert severities(step, batch, copy.deepcopy(reference)) == []

@@ -34,6 +34,9 @@ DRAWS = (torch.multinomial, Tensor.multinomial)
 COMPARISONS = (torch.eq, Tensor.eq, Tensor.__eq__)
 PICKS = (torch.gather, Tensor.gather, torch.take_along_dim, Tensor.take_along_dim, Tensor.__getitem__)
 NEGATIVE_PICKS = (F.cross_entropy, F.nll_loss)
+SOFTMAXES = (torch.softmax, Tensor.softmax, F.softmax)
+"""What weighs all actions at once, as an expected reward does."""
+MULTIPLICATIONS = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
 SUM = 1e-3
 """Distance of a sum of probabilities from 1 that rounding may cause."""
 OTHERS = ("torch", "wellcond", "numpy")
@@ -41,7 +44,7 @@ OTHERS = ("torch", "wellcond", "numpy")
 
 
 class ChosenActions(TorchFunctionMode):
-    """Watches a step: log-probabilities by index, cross-entropy or a distribution; draws; names of the variables.
+    """Watches a step: probabilities of actions, picked by index, cross-entropy or a distribution; draws; variables.
 
     Variables are seen when a function of the script returns, with what it returns under its own name. Under another
     profiler their names are not seen.
@@ -53,14 +56,15 @@ class ChosenActions(TorchFunctionMode):
     def __init__(self, of_batch: list[Tensor]) -> None:
         super().__init__()
         self.of_batch = of_batch
-        self.log_probabilities: list[Tensor] = []
+        self.picked: list[Tensor] = []
+        self.whole: list[Tensor] = []
         self.are_right: list[Tensor] = []
         self._drawn: list[Tensor] = []
         self._variables: dict[str, list[Any]] = defaultdict(list)
         self._depth = 0
 
     def named(self, words: str) -> dict[str, list[Any]]:
-        """The variables whose names say so."""
+        """The variables whose names say so, or say neither."""
         return {name: values for name, values in self._variables.items() if meaning(name) == words}
 
     def __enter__(self) -> ChosenActions:
@@ -83,7 +87,7 @@ class ChosenActions(TorchFunctionMode):
             if frame.f_code.co_name == "log_prob":
                 self._depth += 1 if event == "call" else -1
                 if event == "return" and not self._depth and isinstance(result, Tensor):
-                    self.log_probabilities.append(result)
+                    self.picked.append(result)
         elif event == "return" and module.partition(".")[0] not in OTHERS:
             self._note({**frame.f_locals, frame.f_code.co_name: result})
 
@@ -91,7 +95,11 @@ class ChosenActions(TorchFunctionMode):
         for name, value in variables.items():
             if isinstance(value, Mapping):
                 self._note({key: each for key, each in value.items() if not isinstance(each, Mapping)})
-            elif isinstance(name, str) and meaning(name) and not any(value is each for each in self._variables[name]):
+            elif (
+                isinstance(value, (Tensor, list, tuple))
+                and isinstance(name, str)
+                and not any(value is each for each in self._variables[name])
+            ):
                 self._variables[name].append([*value] if isinstance(value, list) else value)
 
     def __torch_function__(
@@ -103,11 +111,15 @@ class ChosenActions(TorchFunctionMode):
         if func in DRAWS:
             self._drawn.append(result)
         elif result.requires_grad and not self._depth:
-            if func in PICKS and _is_of_actions(args, kwargs or {}):
-                self.log_probabilities.append(result)
+            if func in SOFTMAXES:
+                self.whole.append(result)
+            elif (func in MULTIPLICATIONS and _is_one_hot(args)) or (
+                func in PICKS and _is_of_actions(args, kwargs or {})
+            ):
+                self.picked.append(result)
             elif func in NEGATIVE_PICKS and result.dim():
-                self.log_probabilities.append(-result)
-                return -self.log_probabilities[-1]  # the same numbers, by way of what is differentiated
+                self.picked.append(-result)
+                return -self.picked[-1]  # the same numbers, by way of what is differentiated
         elif self._drawn:
             self._follow(func, [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)], result)
         return result
@@ -137,12 +149,24 @@ def _is_of_actions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     indices = [t for t in tree_leaves((args[1:], kwargs)) if isinstance(t, Tensor) and t is not source]
     if not isinstance(source, Tensor) or not any(t.dtype == torch.long and t.dim() for t in indices):
         return False
-    values = source.detach().double()
-    return any(
-        bool(((each.sum(dim) - 1).abs() < SUM).all())
-        for each in ((values,) if bool((values >= 0).all()) else (values.exp(),))
-        for dim in range(values.dim())
-    )
+    return _are_probabilities(source)
+
+
+def _is_one_hot(args: tuple[Any, ...]) -> bool:
+    """Whether a product picks one of several probabilities, or logarithms, by a code of zeros and a one."""
+    if len(args) < 2 or not all(isinstance(each, Tensor) for each in args) or args[0].shape != args[1].shape:
+        return False
+    codes = [t for t in args if not t.requires_grad and bool(((t == 0) | (t == 1)).all())]
+    others = [t for t in args if t.requires_grad]
+    is_code = len(codes) == 1 and codes[0].dim() > 1 and bool((codes[0].sum(-1) == 1).all())
+    return is_code and len(others) == 1 and _are_probabilities(others[0])
+
+
+def _are_probabilities(tensor: Tensor) -> bool:
+    """Whether numbers, or what they are logarithms of, sum to 1."""
+    values = tensor.detach().double()
+    values = values if bool((values >= 0).all()) else values.exp()
+    return any(bool(((values.sum(dim) - 1).abs() < SUM).all()) for dim in range(values.dim()))
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
