@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import wellcond as wc
+from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.probes.answers import Answers
 from wellcond.diagnosis.probes.behavior import behavior
+from wellcond.diagnosis.rules.constant_target import overwritten_targets
+from wellcond.diagnosis.rules.future_seen import answer_seen
 
 G = torch.Generator().manual_seed(3)
 ROWS = torch.randn(96, 4, generator=G) @ torch.randn(4, 20, generator=G)
@@ -73,6 +76,17 @@ def hidden_by_a_generator(hides: bool, own: Any) -> wc.Problem:
 def of_torch() -> Any:
     generator = torch.Generator().manual_seed(7)
     return lambda shape: torch.rand(shape, generator=generator)
+
+
+def stacked(hides: bool) -> wc.Problem:
+    """Rows and their masks are two channels, and outputs have none."""
+
+    def step(model: nn.Module, batch: Tensor) -> Tensor:
+        mask = torch.rand_like(batch) < 0.4
+        rebuilt = model(torch.stack([batch * ~mask if hides else batch, mask.float()], 2))
+        return (((rebuilt - batch) ** 2) * mask).sum() / mask.sum()
+
+    return wc.Problem.from_step(nn.Sequential(nn.Flatten(), network(40)), step, [ROWS])
 
 
 class Words(nn.Module):
@@ -137,12 +151,18 @@ def ratings() -> wc.Problem:
     return wc.Problem(network(20), masked_l1, [(ROWS * HIDDEN, (ROWS * HIDDEN, HIDDEN.float()))])
 
 
+def reconstruction(loss: Callable[[Tensor, Tensor], Tensor], rows: Tensor = ROWS) -> wc.Problem:
+    """An autoencoder whose loss counts some places only, but by the outputs."""
+    return wc.Problem(network(20), loss, [(rows, rows)])
+
+
 FAULTY: dict[str, Callable[[], wc.Problem]] = {
     "rows": lambda: rows(ROWS),
     "a mask that a step draws": lambda: drawn(hides=False),
     "tokens": lambda: words(TOKENS),
     "a hole that is not cut": lambda: painted(cuts=False),
     "a generator of one's own": lambda: hidden_by_a_generator(False, of_torch()),
+    "channels": lambda: stacked(hides=False),
 }
 SOUND: dict[str, Callable[[], wc.Problem]] = {
     "rows": lambda: rows(ROWS * ~HIDDEN),
@@ -151,11 +171,15 @@ SOUND: dict[str, Callable[[], wc.Problem]] = {
     "BERT": lambda: words(as_bert_does()),
     "a hole that the model cuts": lambda: painted(cuts=True),
     "a generator of one's own": lambda: hidden_by_a_generator(True, of_torch()),
+    "channels": lambda: stacked(hides=True),
     "other places every time": lambda: hidden_by_a_generator(True, lambda shape: torch.tensor(SYSTEM(shape))),
     "an autoencoder": lambda: wc.Problem(network(20), nn.MSELoss(), [(ROWS, ROWS)]),
     "a denoising one": lambda: rows(ROWS + 0.3 * torch.randn(ROWS.shape, generator=torch.Generator().manual_seed(2))),
     "padding": filled_up,
     "ratings": ratings,
+    "a tolerance": lambda: reconstruction(lambda o, x: F.relu((o - x).abs() - 0.5).mean()),
+    "the largest errors": lambda: reconstruction(lambda o, x: (o - x).square().flatten().topk(500).values.mean()),
+    "a ReLU at the end": lambda: reconstruction(lambda o, x: (F.relu(o) - x.abs()).square().mean(), ROWS.abs()),
 }
 
 
@@ -177,8 +201,30 @@ def test_sound_reconstructions(make: Callable[[], wc.Problem]) -> None:
     assert answers is None or answers.change == 0
 
 
-@pytest.mark.parametrize(("problem", "expected"), [(rows(ROWS), ["severe"]), (rows(ROWS * ~HIDDEN), [])])
+@pytest.mark.parametrize(("problem", "expected"), [(rows(ROWS), ["warning"]), (rows(ROWS * ~HIDDEN), [])])
 def test_the_finding(problem: wc.Problem, expected: list[Any]) -> None:
     optimizer = torch.optim.Adam(problem.model.parameters(), 1e-3)
     findings = wc.diagnose(problem, optimizer, select=["future-seen"]).findings
     assert [each.severity for each in findings] == expected
+
+
+def overwritten(copies: bool) -> wc.Problem:
+    def step(model: nn.Module, batch: Tensor) -> Tensor:
+        rows = batch.clone()
+        mask = torch.rand_like(rows) < 0.4
+        seen = rows.clone() if copies else rows
+        seen[mask] = 0.5
+        return F.mse_loss(model(seen)[mask], rows[mask])
+
+    return wc.Problem.from_step(network(20), step, [ROWS])
+
+
+def test_targets_that_are_overwritten_with_the_inputs() -> None:
+    problem = overwritten(copies=False)
+    probed = behavior(problem)
+    assert probed.answers is not None
+    assert probed.answers.constant == 0.5
+    (finding,) = overwritten_targets(Evidence(problem, None, behavior=probed))
+    assert finding.severity == "warning"
+    assert not [*answer_seen(Evidence(problem, None, behavior=probed))]
+    assert behavior(overwritten(copies=True)).answers is None

@@ -44,12 +44,15 @@ class Answers:
     Attributes:
         counted: Share of all places that the loss counts.
         share: Share of these at which the input is the answer.
-        change: ‖f − f'‖/‖f‖ of the outputs there, if the inputs there are those of other examples.
+        change: ‖f − f'‖/‖f‖ of the outputs there, if the inputs there are those of other examples; 0 if all of them are
+            one number.
+        constant: This number, or token; None if they vary.
     """
 
     counted: float
     share: float
     change: float
+    constant: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,17 +95,14 @@ def answers(subject: Subject) -> Answers | None:
     It takes a forward pass with a step, and another one if copying is right.
 
     Returns:
-        None unless the loss counts some places only, others in each example, whose answers are the inputs there; and
-        those that it does not count are no padding.
+        None unless the loss counts some places only, others in each example and the same for any outputs, whose answers
+        are the inputs there; and those that it does not count are no padding.
     """
     call = _call_of(subject)
     if call is None or call.outputs.dim() < 2 or len(call.outputs) < 2:
         return None
     at_outputs = call.gradient(call.outputs)
-    again = call.gradient(call.outputs)
-    if at_outputs is None or again is None or not bool(at_outputs.isfinite().all()):
-        return None
-    if not torch.equal(at_outputs != 0, again != 0):  # it hides other places every time, and not those of this call
+    if at_outputs is None or not bool(at_outputs.isfinite().all()):
         return None
     for copy in _copies(call):
         at_copy = call.gradient(copy.outputs)
@@ -110,15 +110,29 @@ def answers(subject: Subject) -> Answers | None:
             continue
         pull, rest = (g.abs() if copy.classes is None else g.abs().sum(copy.classes) for g in (at_outputs, at_copy))
         share = _share(pull, rest, copy.view(copy.tensor))
-        if share is None:
-            continue
         places = pull > 0
+        # a loss may hide other places every time, and not those of this call, or count the largest errors only
+        if share is None or not _count_always(call, copy, places):
+            continue
+        counted, there = float(places.double().mean()), copy.view(copy.tensor)[places]
+        if bool((there == there[0]).all()):
+            return Answers(counted, share, 0.0, float(there[0]))
         after = call.outputs_for(with_tensors(call.inputs, {id(copy.tensor): copy.with_others(places)}))
         if after is None or after.shape != call.outputs.shape:
             continue
         where = places if copy.classes is None else places.unsqueeze(copy.classes).expand_as(after)
-        return Answers(float(places.double().mean()), share, relative_change(call.outputs[where], after[where]))
+        return Answers(counted, share, relative_change(call.outputs[where], after[where]))
     return None
+
+
+def _count_always(call: _Called, copy: _Copy, places: Tensor) -> bool:
+    """Whether the same places count for outputs between those of other examples and these examples' inputs."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(copy.outputs.shape, generator=generator).to(call.outputs)
+    gradient = call.gradient(torch.lerp(call.outputs.roll(1, 0), copy.outputs.to(call.outputs).roll(1, 0), weights))
+    if gradient is None:
+        return False
+    return torch.equal(places, (gradient if copy.classes is None else gradient.abs().sum(copy.classes)) != 0)
 
 
 def _share(pull: Tensor, rest: Tensor, values: Tensor) -> float | None:
@@ -190,6 +204,10 @@ def _views(tensor: Tensor, shape: torch.Size) -> Iterator[Callable[[Tensor], Ten
     """The tensor in the shape of the outputs, or those of its features or channels that have their number."""
     if tensor.numel() == shape.numel():
         yield lambda t: t.reshape(shape)
+    for dim in range(1, tensor.dim()):
+        if _without(tensor.shape, dim) == tuple(shape):  # a row and its mask, stacked
+            for each in range(tensor.shape[dim]):
+                yield lambda t, dim=dim, each=each: t.select(dim, each)  # type: ignore[misc]
     for dim, own in enumerate(shape) if tensor.dim() == len(shape) else ():
         if dim and tensor.shape[dim] > own and _without(tensor.shape, dim) == _without(shape, dim):
             for first in range(0, tensor.shape[dim] - own + 1, own):

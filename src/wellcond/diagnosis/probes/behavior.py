@@ -25,7 +25,7 @@ from wellcond.diagnosis.probes.order import Order, order
 from wellcond.diagnosis.probes.padding import Padding, padding
 from wellcond.diagnosis.probes.pixels import Pixels, pixels
 from wellcond.diagnosis.probes.reach import Reach, reach
-from wellcond.diagnosis.probes.rewards import lowered_odds
+from wellcond.diagnosis.probes.rewards import LoweredOdds, lowered_odds
 from wellcond.diagnosis.probes.sight import Sight, sight
 from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities, similarity_floor
 from wellcond.diagnosis.probes.subject import Subject
@@ -71,8 +71,8 @@ class Behavior:
         beyond: Outputs that the loss of a step pulls beyond what the model can give, all of them; None if it does not.
         judged_part: The part of the model whose results alone decide on the loss of a step, as a generator before its
             discriminator; None if there is none.
-        lowered_odds: How a step that draws actions treats those that its batch says are right: about −1 if it makes
-            them more likely, 1 if less; None for other losses.
+        lowered_odds: What the slope of a step's loss in the log-probabilities of actions follows, a reward or where
+            they are right; None for other losses.
         uneven_terms: How hard the terms of the loss pull at what they share; None if it is no sum.
         unused_targets: Whether the loss does not depend on the targets; None if there are none next to the inputs.
         failures: What could not be probed, and why.
@@ -100,7 +100,7 @@ class Behavior:
     reach: Reach | None = None
     beyond: Beyond | None = None
     judged_part: str | None = None
-    lowered_odds: float | None = None
+    lowered_odds: LoweredOdds | None = None
     uneven_terms: UnevenTerms | None = None
     unused_targets: bool | None = None
     failures: tuple[InspectionFailure, ...] = ()
@@ -203,7 +203,7 @@ PROBES: dict[str, Probe] = {
         "a step of one's own",
     ),
     "lowered_odds": Probe(
-        "whether drawn actions that are right become more likely",
+        "whether actions that are rewarded become more likely",
         lowered_odds,
         1.0,
         lambda problem: isinstance(problem.loss, TrainingStep),

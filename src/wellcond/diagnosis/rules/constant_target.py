@@ -130,6 +130,30 @@ def right_for_all(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+@rule("constant-target")
+def overwritten_targets(evidence: Evidence) -> Iterator[Finding]:
+    """Hidden places of the inputs that are overwritten in the targets too, so that one number is right for all of them.
+
+    The loss counts some places only, others in each example, whatever the outputs are. There all inputs are one number,
+    and the loss asks for it. A warning: places may be meant to stay as they are.
+    """
+    answers = None if evidence.behavior is None else evidence.behavior.answers
+    if answers is None or answers.constant is None or any(True for _ in constant_target(evidence)):
+        return
+    value = number(answers.constant)
+    yield Finding(
+        rule="constant-target",
+        severity="warning",
+        basis="proven",
+        summary=f"the loss counts {answers.counted:.0%} of the places of examples, and at all of these it asks for "
+        f"{value}, which is what the inputs hold there.",
+        evidence={"share of places that count": answers.counted, "target": answers.constant},
+        reason="Inputs and targets are one tensor: what hides places of the inputs in place hides them in the targets "
+        "too, and a constant is right.",
+        remedy="# hide places of a copy: inputs = batch.clone(); inputs[mask] = 0",
+    )
+
+
 def is_right_for_all(evidence: Evidence) -> bool:
     """Whether a few steps of a training step come to an answer that is the same for all examples."""
     trial, inspection = evidence.trial, evidence.inspection
