@@ -281,6 +281,24 @@ def test_sorted_labels_with_batches_across_boundaries(classes: int) -> None:
     assert "sorted-batches" not in findings(model, nn.CrossEntropyLoss(), batches_of(x[order], y[order]))
 
 
+@pytest.mark.parametrize(("is_shuffled", "expected"), [(False, ["warning"]), (True, [])])
+def test_sorted_labels_of_a_contrastive_step(is_shuffled: bool, expected: list[str]) -> None:
+    """Batches of one class have no negatives. Whole numbers of a step may be tasks that take turns: a warning."""
+    x, y = table()
+    order = torch.randperm(N) if is_shuffled else y.argsort(stable=True)
+
+    def step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        codes, labels = nn.functional.normalize(model(batch[0]), dim=1), batch[1]
+        likeness = (codes @ codes.T / 0.2).masked_fill(torch.eye(len(labels), dtype=torch.bool), -1e4)
+        partners = (labels[:, None] == labels).float().fill_diagonal_(0)
+        return -(likeness.log_softmax(1) * partners).sum(1).div(partners.sum(1).clamp(min=1)).mean()
+
+    model = perceptron(outputs=8)
+    problem = wc.Problem.from_step(model, step, batches_of(x[order], y[order], 16))
+    diagnosis = wc.diagnose(problem, torch.optim.Adam(model.parameters()))
+    assert [each.severity for each in diagnosis.findings if each.rule == "sorted-batches"] == expected
+
+
 def test_rare_labels_are_not_sorted() -> None:
     x, _ = table()
     y = torch.zeros(N, dtype=torch.long)

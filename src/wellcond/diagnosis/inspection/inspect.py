@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -81,6 +82,7 @@ def inspect(problem: Problem, optimizer: Optimizer | None = None) -> Inspection:
         batch_size=examples_in(batches[0]) if batches else 0,
         inputs=failures.attempt("the inputs", lambda: _data_facts(problem, batches, "inputs"), ()),
         targets=failures.attempt("the targets", lambda: _target_facts(problem, batches), ()),
+        labels_of_step=failures.attempt("labels in the batch", lambda: _labels_of_step(problem, batches), ()),
         signals=failures.attempt("the signals of the layers", lambda: tuple(signals.signals()), ()),
         attention=tuple(signals.attention()),
         all_masked=tuple(signals.all_masked()),
@@ -223,6 +225,13 @@ def _target_facts(problem: Problem, batches: list[Any]) -> tuple[TensorFacts, ..
         return facts
     every = facts_of(targets, "targets", has_channels_first(problem.model))
     return tuple(replace(fact, is_of_epoch=is_whole) for fact in every)
+
+
+def _labels_of_step(problem: Problem, batches: list[Any]) -> tuple[TensorFacts, ...]:
+    if not isinstance(problem.loss, TrainingStep) or not batches:
+        return ()
+    facts = facts_of([batch for batch, _ in batches], "batch", has_channels_first(problem.model))
+    return tuple(fact for fact in facts if fact.is_index and math.prod(fact.shape[1:]) == 1)
 
 
 def _data_facts(problem: Problem, batches: list[Any], name: Literal["inputs", "targets"]) -> tuple[TensorFacts, ...]:

@@ -64,6 +64,8 @@ class Inspection:
         batch_size: Examples in the first batch.
         inputs: Facts about every tensor of the inputs.
         targets: Facts about every tensor of the targets.
+        labels_of_step: Facts about whole numbers, one for each example, in the batch of a training step that is not
+            taken apart.
         output: Outputs of the first batch compared with its targets and the loss.
         signals: Signal of every module and nonlinearity, in the order of the forward pass.
         attention: Softmaxes and attention kernels inside the network.
@@ -102,6 +104,7 @@ class Inspection:
     batch_size: int = 0
     inputs: tuple[TensorFacts, ...] = ()
     targets: tuple[TensorFacts, ...] = ()
+    labels_of_step: tuple[TensorFacts, ...] = ()
     output: OutputFacts | None = None
     signals: tuple[Signal, ...] = ()
     attention: tuple[Attention, ...] = ()

@@ -40,12 +40,13 @@ def sorted_batches(evidence: Evidence) -> Iterator[Finding]:
     Severe if four fifths of a batch have one label, in the mean, and a shuffle would not give such batches (χ² of
     labels by batches is 8 standard deviations above its mean); so some batches may lie across a boundary. Severe too if
     labels never fall, or never rise, from the first batch to the last; a warning if numbers do not. Batches must hold
-    at least 8 examples. Lengths are no labels: batches of sequences of one length are made on purpose.
+    at least 8 examples. Lengths are no labels: batches of sequences of one length are made on purpose. No more than a
+    warning for whole numbers in the batch of a training step, which may be tasks or places that take turns.
     """
     inspection = evidence.inspection
     if inspection is None or inspection.batch_size < BATCH.at:
         return
-    for fact in inspection.targets:
+    for fact in (*inspection.targets, *inspection.labels_of_step):
         if (
             fact.examples < max(EXAMPLES.at, inspection.batch_size + 1)
             or not fact.low < fact.high
@@ -61,7 +62,7 @@ def sorted_batches(evidence: Evidence) -> Iterator[Finding]:
         numbers |= {"share of the commonest label in a batch": fact.purity} if is_pure else {}
         yield Finding(
             rule="sorted-batches",
-            severity="severe" if fact.is_index else "warning",
+            severity="severe" if fact.is_index and inspection.targets else "warning",
             basis="proven",
             summary=(
                 f"every batch of {inspection.batch_size} has labels of one class only, and other batches have others."
