@@ -19,6 +19,7 @@ from wellcond.diagnosis.few_examples import few_worth, fit_few
 from wellcond.diagnosis.half_held_out import half_held_out
 from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.labels import relation
+from wellcond.diagnosis.lying_masks import lying
 from wellcond.diagnosis.mini_batches import MOST_EXAMPLES, mini_batches
 from wellcond.diagnosis.on_batches import best_constant, training
 from wellcond.diagnosis.probes.cut_off import MOST_LAYERS, cut_off
@@ -131,6 +132,7 @@ def trial(
         norm: SharedNorm | None = None
         held_out: HeldOut | None = None
         related = relation(with_drawn_targets(problem) or problem), token_relation(problem)
+        masks = failures.attempt("how masks lie on images", lambda: lying(problem), None)
         if optimizer is not None:
             attempts = Attempts(problem, trainer, optimizer, in_pass, allowed, known, dropped, peak, report)
             own, others, variants = attempts.make()
@@ -213,6 +215,7 @@ def trial(
         norm,
         follows_itself,
         one_answer,
+        masks,
     )
 
 

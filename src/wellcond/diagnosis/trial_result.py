@@ -12,6 +12,7 @@ from typing import Literal
 from wellcond.diagnosis.inspection.failures import InspectionFailure
 from wellcond.diagnosis.labels import Relation
 from wellcond.diagnosis.learned import LEARNED, has_learned
+from wellcond.diagnosis.lying_masks import Lying
 from wellcond.diagnosis.probes.paired import Paired
 from wellcond.results.run import Run
 
@@ -259,6 +260,7 @@ class Trial:
             two networks play against each other: the loss may rise while the model gets better.
         one_answer: What one answer for all examples is worth after its own run, where exchanging outputs changes
             little; None elsewhere, and where another network judges the outputs.
+        masks: How the masks of a segmentation lie on its images; None for other data.
     """
 
     before: tuple[float, ...]
@@ -280,6 +282,7 @@ class Trial:
     shared_norm: SharedNorm | None = None
     follows_itself: bool = False
     one_answer: OneAnswer | None = None
+    masks: Lying | None = None
 
     @property
     def loss(self) -> float:

@@ -94,6 +94,10 @@ class StepLoss:
             stand_in = InPlaceOfModel(lambda *_, **__: next(calls), self._model)
             return self._step.loss_in(self.function(stand_in, tree_unflatten(leaves, self._form)))
 
+    def takes(self, inputs: Tensor) -> bool:
+        """Whether inputs of the first batch are one of its tensors as it is, to which the step has done nothing."""
+        return any(isinstance(leaf, Tensor) and torch.equal(leaf, inputs) for leaf in self._leaves)
+
     def targets_of(self, batch: Any) -> Any:
         """The targets in another batch: a tensor, or several in a tuple."""
         leaves = tree_flatten(batch)[0]

@@ -177,6 +177,9 @@ def test_terms_of_their_ordinary_sizes_are_sound(step: Step) -> None:
     assert "term-dominates" not in of_waves(step)
 
 
+WEIGHTS = torch.tensor([0.2, 1.0, 1.5])
+
+
 def places(loss: Callable[[Tensor, Tensor], Tensor], is_channels_first: bool) -> set[str]:
     torch.manual_seed(0)
     draw = torch.Generator().manual_seed(0)
@@ -198,12 +201,18 @@ def places(loss: Callable[[Tensor, Tensor], Tensor], is_channels_first: bool) ->
         (lambda o, y: F.cross_entropy(o.reshape(len(o), 3, 10), y), False),
         (lambda o, y: nn.NLLLoss()(o.view(len(o), 3, 10).log_softmax(1), y), False),
         (lambda o, y: F.cross_entropy(o.reshape(-1, 3), y.flatten()), True),
+        (lambda o, y: F.cross_entropy(o.reshape(-1, 3), y.flatten(), weight=WEIGHTS), True),
     ],
 )
 def test_outputs_that_are_reshaped_where_dimensions_are_to_be_exchanged(
     loss: Callable[[Tensor, Tensor], Tensor], is_channels_first: bool
 ) -> None:
     assert "output-loss-mismatch" in places(loss, is_channels_first)
+
+
+def more_at_borders(o: Tensor, y: Tensor) -> Tensor:
+    is_border = F.pad((y[:, 1:] != y[:, :-1]).float(), (0, 1)) + F.pad((y[:, 1:] != y[:, :-1]).float(), (1, 0))
+    return ((1 + 3 * is_border.clamp(max=1)) * F.cross_entropy(o, y, reduction="none")).mean()
 
 
 def with_overlap(o: Tensor, y: Tensor) -> Tensor:
@@ -217,6 +226,9 @@ def with_overlap(o: Tensor, y: Tensor) -> Tensor:
         (lambda o, y: F.cross_entropy(o.transpose(1, 2), y), False),
         (lambda o, y: F.cross_entropy(o.reshape(-1, 3), y.flatten(), label_smoothing=0.1), False),
         (with_overlap, True),
+        (lambda o, y: F.cross_entropy(o, y, weight=WEIGHTS), True),
+        (lambda o, y: F.cross_entropy(o.transpose(1, 2).reshape(-1, 3), y.flatten(), weight=WEIGHTS), True),
+        (more_at_borders, True),
     ],
 )
 def test_exchanged_dimensions_flattened_places_and_overlaps_are_sound(

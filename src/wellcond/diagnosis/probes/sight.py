@@ -215,9 +215,11 @@ def _is_crossed(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
 
 
 def _is_scattered(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
-    """Whether another class for one place changes gradients at several places, though at no more than classes.
+    """Whether two places that exchange their classes change gradients at others, but at no more than each has classes.
 
-    A softmax over the classes changes those of one place, and an overlap of whole images those of all places.
+    A softmax over the classes changes those of the two, each from its class to the other, and an overlap of whole
+    images those of all places. An exchange leaves the sum of weights of classes as it is, which the loss may be divided
+    by.
     """
     targets = exchanged.targets
     if not isinstance(targets, Tensor) or targets.dim() < 2 or bool((targets != targets.round()).any()):
@@ -225,19 +227,30 @@ def _is_scattered(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
     last, second = (*targets.shape, outputs.shape[-1]), (len(targets), *outputs.shape[1:2], *targets.shape[1:])
     dims = [dim for dim, shape in ((-1, last), (1, second)) if tuple(outputs.shape) == shape]
     before = exchanged.gradient(outputs) if dims else None
-    classes = torch.unique(targets[targets >= 0])
-    if before is None or len(classes) < 2:
+    if before is None:
         return False
-    places = (before.movedim(dims[0], -1).any(-1) & (targets >= 0)).flatten().nonzero().flatten()
+    is_class = (targets >= 0) & (targets < min(outputs.shape[dim] for dim in dims))
+    places = (before.movedim(dims[0], -1).any(-1) & is_class).flatten().nonzero().flatten()
     if not len(places):
         return False
-    place, others = places[len(places) // 2], targets.flatten().clone()
-    others[place] = classes[classes != others[place]][0]
+    one, others = places[len(places) // 2], targets.flatten().clone()
+    different = places[others[places] != others[one]]
+    if not len(different):
+        return False
+    both = torch.stack([one, different[len(different) // 2]])
+    others[both] = others[both.flip(0)]
     after = ExchangedOutputs(exchanged.problem, outputs, others.view_as(targets)).gradient(outputs)
     if after is None or torch.equal(after, before):
         return False
-    changed = (after - before).abs() > EQUAL * (after - before).abs().max()
-    return all(1 < int(changed.any(dim).sum()) <= outputs.shape[dim] for dim in dims)
+    change = after - before
+    changed = change.abs() > EQUAL * change.abs().max()
+    if not all(2 < int(changed.any(dim).sum()) <= 2 * outputs.shape[dim] for dim in dims):
+        return False
+    now, was = others[both].long(), targets.flatten()[both].long()
+    # weights of places that depend on classes around them, as at borders, change gradients there too
+    rows = [change.movedim(dim, -1).flatten(0, -2)[both] for dim in dims]
+    here = torch.arange(2)
+    return not any(bool((row[here, now] < 0).all() and (row[here, was] > 0).all()) for row in rows)
 
 
 def _rewards_wrong(exchanged: ExchangedOutputs) -> bool:

@@ -5,6 +5,11 @@ Wrong:
 Right:
     order = torch.randperm(n)
     inputs, labels = inputs[order], labels[order]
+
+Wrong:
+    image, mask = flip(image), mask  # a random flip of one of the two
+Right:
+    image, mask = flip(torch.stack([image, mask]))
 """
 
 from __future__ import annotations
@@ -57,6 +62,33 @@ OF_OTHER_PARTNERS = Threshold(
 )  # fmt: skip
 OF_ITS_OWN = Condition(
     "loss of its own batches with other partners / loss", 1.5, origin="most of what could be learned by heart was"
+)
+TURNED = Threshold(
+    "fit of masks that are all turned alike / each on its own", 0.75, math.nan, bad="below",
+    origin="0.92 to 1 for masks that lie on their images, 0.3 to 0.6 where images are turned or mirrored by themselves",
+)  # fmt: skip
+OF_ITS_OWN_IMAGE = Condition(
+    "fit of masks that are each turned on its own, to their images and less that to others", 0.15,
+    origin="0.2 to 0.5 where images are turned by themselves; 0 where masks have nothing to do with images",
+)  # fmt: skip
+MOVED = Threshold(
+    "fit of masks as they are / each moved on its own", 0.3, math.nan, bad="below",
+    origin="0.5 and more for masks on their images, also of faint objects next to bright ones; below 0.2 where images "
+    "are moved by themselves",
+)  # fmt: skip
+FITS = Condition(
+    "fit of masks that are each turned on its own", 0.5, origin="enough to tell ways to lie from each other"
+)
+FITS_MOVED = Condition(
+    "fit of masks that are each moved on its own", 0.65,
+    origin="0.4 for blobs moved on images of noise, 0.6 if it is smooth; 0.75 and more for objects that stand out",
+)  # fmt: skip
+OWN = Condition(
+    "what a function made for one image leaves of its mask / of another one, where masks are turned", 0.4,
+    origin="0.5 to 0.9 where images are turned; 0.1 to 0.3 where colors mean something else in every image",
+)  # fmt: skip
+OWN_MOVED = Condition(
+    "the same, where masks are moved", 0.9, origin="0.97 and more where images are moved; otherwise as above"
 )
 
 
@@ -154,6 +186,50 @@ def learned_by_heart(evidence: Evidence) -> Iterator[Finding]:
         reason="What belongs together in one batch does so in the others, unless an index shuffles or sorts one of the "
         "two alone: then only single examples can be learned, by heart.",
         remedy="# look at some inputs next to their labels: are both in one order, and shuffled by one index?",
+    )
+
+
+@rule("labels-unrelated", quantity=TRAINING_LOSS)
+def lie_elsewhere(evidence: Evidence) -> Iterator[Finding]:
+    """Masks of a segmentation that do not lie on their images: each fits if it is turned, or moved, by itself.
+
+    A mask is compared with what a linear function of the image's local values makes of it. As they are, or all turned
+    or mirrored alike, masks fit less than three quarters as well as if each is turned or mirrored in its own way, and
+    these fit their own images better than those of others. Or they fit less than a third as well as if each is moved
+    across the image by itself, and no function made for one image tells its mask from another. A warning: a task may
+    ask for what is elsewhere. Not reported if the network has learned, or halves the loss in a trial. That each fits
+    better in another way is proven by the data; where they are moved, blobs may fit other blobs.
+    """
+    trial = evidence.trial
+    masks = None if trial is None else trial.masks
+    if trial is None or masks is None or trial.has_learned or trial.halves:
+        return
+    if masks.are_moved:
+        threshold, change, fit = MOVED, "moved", max(masks.as_they_are, masks.by_one)
+        is_certain = masks.by_each >= FITS_MOVED.at and masks.left_by_own >= OWN_MOVED.at
+    else:
+        threshold, change, fit = TURNED, "turned or mirrored", masks.by_one
+        is_certain = masks.by_each >= max(FITS.at, masks.of_others + OF_ITS_OWN_IMAGE.at)
+        is_certain = is_certain and masks.left_by_own >= OWN.at
+    if not is_certain or not threshold.is_warning(fit / masks.by_each):
+        return
+    yield Finding(
+        rule="labels-unrelated",
+        severity="warning",
+        basis="measured" if masks.are_moved else "proven",
+        summary=f"over {masks.examples} examples masks do not lie on their images: their fit is {number(fit)}, and "
+        f"{number(masks.by_each)} if each is {change} in a way of its own.",
+        evidence={
+            "examples": float(masks.examples),
+            "fit as they are": masks.as_they_are,
+            "fit, all changed alike": masks.by_one,
+            "fit, each changed on its own": masks.by_each,
+            "fit to other images": masks.of_others,
+        },
+        limits=threshold.limits(masks.by_each),
+        reason="A pixel's label belongs to what is there. An image that is flipped, turned or moved at random without "
+        "its mask, or with random numbers of its own, has its objects elsewhere.",
+        remedy="# change image and mask together: draw the flip, the turn or the shift once, and use it for both",
     )
 
 

@@ -4,6 +4,11 @@ Wrong:
     blocks = nn.ModuleList([block] * 6)
 Right:
     blocks = nn.ModuleList([copy.deepcopy(block) for _ in range(6)])
+
+Wrong:
+    self.users = self.items = nn.Embedding(1000, 16)
+Right:
+    self.users, self.items = nn.Embedding(1000, 16), nn.Embedding(1000, 16)
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from torch import nn
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.diagnosis.reading import layer_named, listed
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -35,18 +41,21 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
 
     An embedding and a decoder may share theirs, and one module may be called again and again; two layers of one type
     that hold the same tensor are one layer that was assigned or listed twice. A warning for an embedding that is listed
-    several times: fields may have one vocabulary, but then they need no list.
+    several times: fields may have one vocabulary, but then they need no list. Likewise for an embedding with several
+    names in one module, if each is called once, with one index of every example, as those of users and items are.
     """
     inspection = evidence.inspection
     if inspection is None:
         return
     modules: dict[str, nn.Module] = dict(evidence.problem.model.named_modules(remove_duplicate=False))
-    again = {s.name for s in inspection.weighted() if s.calls > 1}
+    again = {s.name: s for s in inspection.weighted() if s.calls > 1}
     aliases = {
         one: names for one in again if (names := [n for n in modules if modules[n] is modules[one] and n != one])
     }
     for w in inspection.weights:
-        is_table = w.role == "embedding" and _is_listed_again(modules, w.layer, aliases.get(w.layer, []))
+        is_table = w.role == "embedding" and _is_another(
+            modules, again.get(w.layer), inspection.examples, aliases.get(w.layer, [])
+        )
         if w.role not in ("weight", "recurrent") and not is_table:
             continue
         others = [name.rpartition(".")[0] for name in w.also]
@@ -71,10 +80,16 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _is_listed_again(modules: dict[str, nn.Module], name: str, others: list[str]) -> bool:
-    """Whether a module has other names in the list that it is in: an encoder and a decoder may share one elsewhere."""
-    parent = name.rpartition(".")[0]
-    return isinstance(modules.get(parent), nn.ModuleList) and any(n.rpartition(".")[0] == parent for n in others)
+def _is_another(modules: dict[str, nn.Module], table: Signal | None, examples: int, others: list[str]) -> bool:
+    """Whether other names of a table, next to it, are meant for others: an encoder and a decoder may share one."""
+    if table is None:
+        return False
+    parent = table.name.rpartition(".")[0]
+    siblings = [name for name in others if name.rpartition(".")[0] == parent]
+    is_listed = isinstance(modules.get(parent), nn.ModuleList)
+    # sequences of one vocabulary have many tokens an example, and a loop over their steps makes more calls than names
+    has_one_index_each = table.calls == 1 + len(others) and table.rows == table.calls * examples
+    return bool(siblings) and (is_listed or (len(siblings) == len(others) and has_one_index_each))
 
 
 @rule("shared-weight")

@@ -82,7 +82,7 @@ def all_with_the_first(evidence: Evidence) -> Iterator[Finding]:
 def scattered(evidence: Evidence) -> Iterator[Finding]:
     """A loss that compares the class of one place with outputs of several: it reshapes where it should transpose.
 
-    Another class for one place of a sequence or an image changes gradients at several places. `logits.view(N, C, T)`
+    Two places of a sequence or an image that exchange their classes change gradients at others. `logits.view(N, C, T)`
     gives (N, T, C) outputs the shape that cross-entropy wants, but cuts across places and classes.
     """
     if (known := seen_by_loss(evidence)) is None or not known[2].is_scattered:
