@@ -14,6 +14,7 @@ from statistics import fmean
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.growth import grows_by_layers
 from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.diagnosis.reading import is_embedding, is_trained, normalized_layers, outputs_of, spread
@@ -94,8 +95,11 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     give every class the same. A warning if only one layer is trained, such as a head on fixed features, since its loss
     is convex; and if a trial shows that the network learns nevertheless, or gets within 1.5 times a constant's. The
     layer is the first whose outputs have an RMS above 5, or the last one. A network that was trained before may be sure
-    and wrong on other data: it is reported only if the weights of that layer are too large.
+    and wrong on other data: it is reported only if the weights of that layer are too large. Not reported where
+    activations grow from layer to layer though weights do not make them, which is `activation-drift`.
     """
+    if grows_by_layers(evidence):
+        return
     if (both := outputs_of(evidence)) is None or both[1].loss_kind not in ("cross-entropy", "nll", "bce-logits"):
         return
     inspection, output, trial = *both, evidence.trial
@@ -157,9 +161,12 @@ def falls_to_no_answer(evidence: Evidence) -> Iterator[Finding]:
 
     After the run at its own rate, the outputs of other examples have the same loss; a run of Adam on eight examples
     does tell them apart. So what falls is the price of outputs that were far too large, and nothing is learned: a
-    temperature or a scale of similarities, such as e^14 where 14 was meant.
+    temperature or a scale of similarities, such as e^14 where 14 was meant. Not reported where activations grow from
+    layer to layer, as above.
     """
     trial = evidence.trial
+    if grows_by_layers(evidence):
+        return
     if trial is None or trial.own is None or trial.own.paired is None or trial.few is None or trial.few.paired is None:
         return
     after = trial.own.paired

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.growth import grows_by_layers
 from wellcond.diagnosis.inspection.data import (
     DOMINATES,
     LARGE_RMS,
@@ -156,10 +157,10 @@ def unscaled_on_the_way(evidence: Evidence) -> Iterator[Finding]:
 
     A number that the model takes as a whole number, or makes of its inputs, is passed on as it is: a time step from 0
     to 999 next to features of size 1. Not reported if the outputs of the layer have an RMS below 3, or if parameters
-    that are no layer's come before it.
+    that are no layer's come before it; nor where activations go on growing from layer to layer (`activation-drift`).
     """
     inspection, table = evidence.inspection, evidence.conditioning
-    if inspection is None or table is None or _starts_with_norm(evidence, inspection):
+    if inspection is None or table is None or _starts_with_norm(evidence, inspection) or grows_by_layers(evidence):
         return
     if any(map(is_badly_scaled, inspection.inputs)):
         return
