@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from statistics import fmean
+from statistics import median
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
@@ -354,26 +354,29 @@ def wrapped_phase(evidence: Evidence) -> Iterator[Finding]:
 def own_matrices(evidence: Evidence) -> Iterator[Finding]:
     """Large matrices in a module of one's own, in which tanhs or sigmoids are flat at half of their values or more.
 
-    Which of the two sides of such a matrix is the inputs is not known: the smaller one counts. Tables, codes and
-    learned queries may have entries of any size, and are followed by nothing that they flatten.
+    The median over all of them counts: the state of an LSTM goes through a tanh that is never flat. Which of the two
+    sides of such a matrix is the inputs is not known: the smaller one counts. Tables, codes and learned queries may
+    have entries of any size, and are followed by nothing that they flatten.
     """
     inspection = evidence.inspection
     if inspection is None:
         return
     squashing: list[float] = []
-    flat: dict[str, float] = {}
-    for signal in inspection.signals:  # a module comes after what it calls
-        if signal.saturated is not None:
-            squashing.append(signal.saturated)
+    flat: dict[str, list[float]] = {}
+    for signal in inspection.signals:  # a module comes after what it calls, in its first call
+        if signal.saturated is None:
+            flat.setdefault(signal.name, squashing)
+            squashing = []
+        elif signal.name in flat:
+            flat[signal.name].append(signal.saturated)
         else:
-            flat[signal.name] = fmean(squashing) if squashing else 0.0
-            squashing.clear()
+            squashing.append(signal.saturated)
     for w in inspection.weights:
         shape = evidence.problem.model.get_parameter(w.name).shape
         if w.role != "other" or len(shape) != 2 or w.not_finite or is_trained(w) or w.order is None:
             continue
         gain = w.rms * math.sqrt(min(shape))
-        share = flat.get(w.layer, 0.0)
+        share = median(flat.get(w.layer) or [0.0])
         if gain < OWN_GAIN.at or share < FLAT.at:
             continue
         fitting = 1 / math.sqrt(min(shape))
