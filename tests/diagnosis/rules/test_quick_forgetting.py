@@ -50,8 +50,8 @@ class Recalling(nn.Module):
         return out
 
 
-def first_finding(model: nn.Module, asked: int) -> tuple[str, str]:
-    x = torch.randint(8, (640, STEPS), generator=torch.Generator().manual_seed(0))
+def first_finding(model: nn.Module, asked: int, steps: int = STEPS) -> tuple[str, str]:
+    x = torch.randint(8, (640, steps), generator=torch.Generator().manual_seed(0))
     batches = [(x[k : k + 64], x[k : k + 64, asked] % 4) for k in range(0, 640, 64)]
     findings = wc.diagnose(wc.Problem(model, CE, batches), torch.optim.Adam(model.parameters(), 3e-3)).findings
     return next(((each.rule, each.layer) for each in findings if each.severity != "note"), ("", ""))
@@ -70,3 +70,11 @@ def test_a_state_that_is_gone_after_a_few_steps(kind: type[Looped | Layer], laye
 @pytest.mark.parametrize(("size", "asked"), [(1.0, 0), (0.58, 0), (0.3, -1), (0.1, -1)])
 def test_a_state_that_lasts_as_usual_or_is_not_needed(kind: type[Looped | Layer], size: float, asked: int) -> None:
     assert first_finding(Recalling(kind, size), asked)[0] != "vanishing-gradient"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "asked", "expected"), [(0.58, 0, True), (0.58, -1, False), (1.0, -1, False)])
+def test_fifty_steps_are_too_many_for_a_fresh_state(size: float, asked: int, expected: bool) -> None:
+    """A third of them is reached, more than a quarter: what nothing is learned of may be in the others."""
+    first = first_finding(Recalling(Layer, size), asked, 50)
+    assert (first == ("vanishing-gradient", "state.rnn")) == expected

@@ -63,6 +63,10 @@ MEMORY_IF_QUICK = Threshold(
     "the same, if the network does not train, and the gradient halves in less than 0.7 steps", 1 / 3, math.nan,
     bad="below", origin="4 of 12 steps; a thousandth is then left after seven steps at most",
 )  # fmt: skip
+MEMORY_IF_NOTHING = Threshold(
+    "the same over 40 steps or more, if nothing is learned at any rate", 0.4, math.nan, bad="below",
+    origin="the earlier half of the steps, and more, is out of reach; a fresh RNN has 0.34 of 50",
+)  # fmt: skip
 REACHED = Condition(
     "gradient of a step / the largest", 1e-3, origin="a thousandth is lost in the noise of mini-batches"
 )
@@ -135,10 +139,10 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
 
     Over 100 steps or more, a warning if a quarter of them or less gets a thousandth of the largest gradient, severe
     from a twentieth. Over 40 or more, severe if the trial also shows that the network gets no further than a tenth
-    below a constant's loss, at up to ten times its rate: the gradient does not reach the time steps that matter. Over
-    10 or more, if a step back also leaves less than 0.37 of the gradient, as no fresh recurrent layer does: a warning,
-    severe if it leaves less than a quarter or the trial fails. A network that learns from its last steps alone is not
-    reported.
+    below a constant's loss, at up to ten times its rate: the gradient does not reach the time steps that matter; and
+    from 0.4 of them on, a warning where nothing at all is learned at any rate. Over 10 or more, if a step back also
+    leaves less than 0.37 of the gradient, as no fresh recurrent layer does: a warning, severe if it leaves less than a
+    quarter or the trial fails. A network that learns from its last steps alone is not reported.
     """
     trial = evidence.trial
     for name, over_time in read_sequences(evidence):
@@ -151,9 +155,12 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
         half = _steps_to_half(over_time)
         long = (SHORT_IF_STUCK if half < QUICK.at else LONG_IF_STUCK).at if is_stuck else LONG.at
         share = MEMORY_IF_QUICK if is_stuck and half < QUICK.at else MEMORY
+        if is_stuck and steps >= LONG_IF_STUCK.at and trial is not None and trial.learns_nothing:
+            share = MEMORY_IF_NOTHING
         if not largest > 0 or steps < long or reached > share.warn * steps:
             continue
-        is_sure = is_stuck and (half < AT_ONCE.at or steps >= LONG_IF_STUCK.at)
+        is_long = steps >= LONG_IF_STUCK.at and reached <= MEMORY.warn * steps
+        is_sure = is_stuck and (half < AT_ONCE.at or is_long)
         early = float(over_time[: steps // 10].max()) / largest
         module = dict(evidence.problem.model.named_modules()).get(name)
         yield Finding(
