@@ -208,7 +208,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "vanishing-gradient", "lost-updates", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
     ),
     "activation-drift": (
-        "exploding-gradient", "vanishing-gradient", "lost-updates", "learning-rate-too-high", "loss-not-decreasing",
+        "exploding-gradient", "vanishing-gradient", "saturated-output", "lost-updates", "learning-rate-too-high",
+        "loss-not-decreasing",
     ),
     "ill-conditioned-input": ("learning-rate-too-low", "loss-not-decreasing"),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from torch import Tensor, nn
@@ -206,7 +207,14 @@ def read_sequences(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
     yield from recurrent
     memory = None if evidence.behavior is None else evidence.behavior.memory
     if not recurrent and memory is not None and memory.over_time is not None:
-        yield memory.layer, memory.over_time
+        yield memory.layer or _that_loops(evidence.inspection, memory.steps), memory.over_time
+
+
+def _that_loops(inspection: Inspection | None, steps: int) -> str:
+    """The module whose own code applies a tanh or another nonlinearity in each step; "" if that is not a single one."""
+    applied = Counter(s.name for s in inspection.signals if s.is_nonlinearity) if inspection is not None else Counter()
+    names = [name for name, count in applied.items() if count >= steps]
+    return names[0] if len(names) == 1 else ""
 
 
 def start_before(evidence: Evidence, signal: Signal) -> str:

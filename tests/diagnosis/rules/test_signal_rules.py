@@ -194,6 +194,40 @@ def test_flat_tanhs_and_a_softmax_that_is_none() -> None:
     assert findings(model, LOSS, table())["saturated-activation"].layer == "0"
 
 
+class Reads(nn.Module):
+    """Tokens, through a recurrent layer or a cell in a loop."""
+
+    def __init__(self, size: float, nonlinearity: str = "tanh", *, is_cell: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.out = nn.Embedding(8, 12), nn.Linear(16, CLASSES)
+        self.state = (nn.RNNCell if is_cell else nn.RNN)(12, 16, nonlinearity=nonlinearity)
+        with torch.no_grad():
+            self.table.weight *= size
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.table(x).transpose(0, 1)
+        if isinstance(self.state, nn.RNN):
+            h = self.state(tokens)[0][-1]
+        else:
+            h = tokens.new_zeros(tokens.shape[1], 16)
+            for step in tokens:
+                h = self.state(step, h)
+        out: Tensor = self.out(h)
+        return out
+
+
+@pytest.mark.parametrize("is_cell", [False, True])
+def test_states_of_a_recurrent_layer_that_are_flat(is_cell: bool) -> None:
+    x = torch.randint(8, (N, 6), generator=torch.Generator().manual_seed(0))
+    data = x, x[:, 3] % CLASSES
+    finding = findings(Reads(60.0, is_cell=is_cell), LOSS, data)["saturated-activation"]
+    assert (finding.layer, finding.severity) == ("state", "warning")
+    assert "saturated-activation" not in findings(Reads(1.0, is_cell=is_cell), LOSS, data)
+    assert "saturated-activation" not in findings(Reads(3.0, is_cell=is_cell), LOSS, data)
+    assert "saturated-activation" not in findings(Reads(60.0, "relu", is_cell=is_cell), LOSS, data)
+
+
 def test_large_outputs_of_a_linear_layer_are_no_saturation() -> None:
     """What lies beyond ±0.95 saturates a tanh, not a logit."""
     model = perceptron()

@@ -68,7 +68,7 @@ class Watched:
             whole = gradient.unsqueeze(1) if self.sequence.is_tokens and piece.dim() == 2 else gradient
             if self.sequence.is_tokens and piece.dim() > 2 and self.sequence.layout.steps_first:
                 whole = whole.transpose(0, 1)
-            own = _by_step(whole).double()[:, max(0, -first) :][:, : norms.shape[1] - max(0, first)]
+            own = _by_step(whole.double())[:, max(0, -first) :][:, : norms.shape[1] - max(0, first)]
             norms[:, max(0, first) : max(0, first) + own.shape[1]] += own
         return norms
 

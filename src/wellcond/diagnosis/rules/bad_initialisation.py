@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from statistics import fmean
+from statistics import median
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.growth import grows_by_layers
 from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.diagnosis.reading import is_embedding, is_trained, normalized_layers, outputs_of, spread
@@ -94,8 +95,11 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     give every class the same. A warning if only one layer is trained, such as a head on fixed features, since its loss
     is convex; and if a trial shows that the network learns nevertheless, or gets within 1.5 times a constant's. The
     layer is the first whose outputs have an RMS above 5, or the last one. A network that was trained before may be sure
-    and wrong on other data: it is reported only if the weights of that layer are too large.
+    and wrong on other data: it is reported only if the weights of that layer are too large. Not reported where
+    activations grow from layer to layer though weights do not make them, which is `activation-drift`.
     """
+    if grows_by_layers(evidence):
+        return
     if (both := outputs_of(evidence)) is None or both[1].loss_kind not in ("cross-entropy", "nll", "bce-logits"):
         return
     inspection, output, trial = *both, evidence.trial
@@ -157,9 +161,12 @@ def falls_to_no_answer(evidence: Evidence) -> Iterator[Finding]:
 
     After the run at its own rate, the outputs of other examples have the same loss; a run of Adam on eight examples
     does tell them apart. So what falls is the price of outputs that were far too large, and nothing is learned: a
-    temperature or a scale of similarities, such as e^14 where 14 was meant.
+    temperature or a scale of similarities, such as e^14 where 14 was meant. Not reported where activations grow from
+    layer to layer, as above.
     """
     trial = evidence.trial
+    if grows_by_layers(evidence):
+        return
     if trial is None or trial.own is None or trial.own.paired is None or trial.few is None or trial.few.paired is None:
         return
     after = trial.own.paired
@@ -347,26 +354,29 @@ def wrapped_phase(evidence: Evidence) -> Iterator[Finding]:
 def own_matrices(evidence: Evidence) -> Iterator[Finding]:
     """Large matrices in a module of one's own, in which tanhs or sigmoids are flat at half of their values or more.
 
-    Which of the two sides of such a matrix is the inputs is not known: the smaller one counts. Tables, codes and
-    learned queries may have entries of any size, and are followed by nothing that they flatten.
+    The median over all of them counts: the state of an LSTM goes through a tanh that is never flat. Which of the two
+    sides of such a matrix is the inputs is not known: the smaller one counts. Tables, codes and learned queries may
+    have entries of any size, and are followed by nothing that they flatten.
     """
     inspection = evidence.inspection
     if inspection is None:
         return
     squashing: list[float] = []
-    flat: dict[str, float] = {}
-    for signal in inspection.signals:  # a module comes after what it calls
-        if signal.saturated is not None:
-            squashing.append(signal.saturated)
+    flat: dict[str, list[float]] = {}
+    for signal in inspection.signals:  # a module comes after what it calls, in its first call
+        if signal.saturated is None:
+            flat.setdefault(signal.name, squashing)
+            squashing = []
+        elif signal.name in flat:
+            flat[signal.name].append(signal.saturated)
         else:
-            flat[signal.name] = fmean(squashing) if squashing else 0.0
-            squashing.clear()
+            squashing.append(signal.saturated)
     for w in inspection.weights:
         shape = evidence.problem.model.get_parameter(w.name).shape
         if w.role != "other" or len(shape) != 2 or w.not_finite or is_trained(w) or w.order is None:
             continue
         gain = w.rms * math.sqrt(min(shape))
-        share = flat.get(w.layer, 0.0)
+        share = median(flat.get(w.layer) or [0.0])
         if gain < OWN_GAIN.at or share < FLAT.at:
             continue
         fitting = 1 / math.sqrt(min(shape))

@@ -32,7 +32,8 @@ def non_finite(evidence: Evidence) -> Iterator[Finding]:
     """NaN or infinity before any step, reported at its first place.
 
     That is the data, the weights, buffers such as running statistics or what the optimizer remembers, a layer's output,
-    the loss, or a gradient. No threshold: one is enough.
+    the loss, or a gradient. No threshold: one is enough. Where an attention has rows in which every entry is masked,
+    such as those of empty texts, it is named.
     """
     if evidence.inspection is None or evidence.inspection.is_finite:
         return
@@ -144,6 +145,16 @@ def _in_layers(evidence: Evidence) -> Finding | None:
     ]
     if (origin := first_not_finite([], [], layers)) is None:
         return None
+    if inspection.all_masked:
+        where, share = inspection.all_masked[0]
+        return _finding(
+            where or origin.name,
+            f"{origin.sentence.rstrip('.')}: in {share:.0%} of the rows of the attention in {where or 'the model'} "
+            "every entry is masked, and a softmax over nothing is NaN.",
+            {"share": float(origin.amount), "share of rows": share},
+            "# leave out examples that are empty or open one entry of each row: masked_fill(mask & ~mask.all(-1, "
+            "keepdim=True), float('-inf')); a mask that should be the other way round hides all of full rows",
+        )
     is_half = any(weight.dtype.itemsize == 2 for weight in inspection.weights)
     remedy = OVERFLOW if is_half else "# add eps inside the root, the division or the logarithm"
     return _finding(origin.name, origin.sentence, {"share": float(origin.amount)}, remedy)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.growth import grows_by_layers
 from wellcond.diagnosis.inspection.data import (
     DOMINATES,
     LARGE_RMS,
@@ -75,12 +76,15 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
     [0, 1], one-hot and binary features and tokens have ordinary scales. Not reported if a norm comes first, or if the
     model scales them itself, so that what its first layers take is of ordinary size. A note if the first layer has
     weights that were made for such inputs (its outputs have an RMS below 3), or if loss and gradient of standardized
-    inputs are the same to 1 %.
+    inputs are the same to 1 %. Not judged where the model's own code makes NaN of finite inputs before the first layer,
+    as in a division by a deviation of 0: how it scales them is not known then.
     """
     inspection = evidence.inspection
     if inspection is None or _starts_with_norm(evidence, inspection):
         return
     first = _first_layers(inspection)
+    if any(not s.has_finite_input for s in first) and not any(fact.not_finite for fact in inspection.inputs):
+        return
     for fact in inspection.inputs:
         if not is_badly_scaled(fact) or _scaled_by_model(evidence, fact, first):
             continue
@@ -156,10 +160,10 @@ def unscaled_on_the_way(evidence: Evidence) -> Iterator[Finding]:
 
     A number that the model takes as a whole number, or makes of its inputs, is passed on as it is: a time step from 0
     to 999 next to features of size 1. Not reported if the outputs of the layer have an RMS below 3, or if parameters
-    that are no layer's come before it.
+    that are no layer's come before it; nor where activations go on growing from layer to layer (`activation-drift`).
     """
     inspection, table = evidence.inspection, evidence.conditioning
-    if inspection is None or table is None or _starts_with_norm(evidence, inspection):
+    if inspection is None or table is None or _starts_with_norm(evidence, inspection) or grows_by_layers(evidence):
         return
     if any(map(is_badly_scaled, inspection.inputs)):
         return

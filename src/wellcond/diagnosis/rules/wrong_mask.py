@@ -85,15 +85,14 @@ def pooled(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("wrong-mask")
 def all_masked(evidence: Evidence) -> Iterator[Finding]:
-    """Attention with rows in which everything is masked: a softmax of nothing, which is NaN after -inf.
+    """Attention in all of whose rows everything is masked: a softmax of nothing.
 
-    Severe if there is NaN, or if all rows are so. Rows of padded queries, filled with a large negative number, are
-    ordinary: they become an even mean, and nobody reads them.
+    Severe. A part of the rows, such as those of empty texts, is `non-finite` if it makes NaN. Rows of padded queries,
+    filled with a large negative number, are ordinary: they become an even mean, and nobody reads them.
     """
     inspection = evidence.inspection
-    rows = () if inspection is None else inspection.all_masked
-    for layer, share in rows:
-        if inspection is not None and (not inspection.is_finite or share >= ALL.at):
+    for layer, share in () if inspection is None else inspection.all_masked:
+        if share >= ALL.at:
             yield Finding(
                 rule="wrong-mask",
                 layer=layer,
