@@ -12,7 +12,8 @@ from wellcond.results.run import Run
 
 UP, FAR_UP = 1.5, 10.0
 """A loss that ends this many times above where it began has gone up, if batches differ by less; and so has one that is
-this many times above its first third, however much it varies."""
+this many times above its first third, or its first value, however much it varies: it may have shot up before and be on
+the way back."""
 
 ALL_UP = "the loss went up at every one"
 NO_FALL = "none lowers the loss by more than chance"
@@ -95,5 +96,5 @@ def went_up(run: Run) -> bool:
         return True
     end, first = last_losses(run.losses), run.losses[0]
     rise, early = fmean(end) - first, fmean(run.losses[: max(1, len(run.losses) // 3)])
-    is_sure = rise > SURE * pstdev(end) or fmean(end) > FAR_UP * abs(early)
+    is_sure = rise > SURE * pstdev(end) or fmean(end) > FAR_UP * min(abs(early), abs(first))
     return rise > (UP - 1) * abs(first) and is_sure
