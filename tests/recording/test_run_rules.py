@@ -617,6 +617,28 @@ def test_gradients_that_explode_as_clipping_ends() -> None:
     assert by("exploding-gradient", evidence(losses, same)) == []
 
 
+@pytest.mark.parametrize(
+    ("after", "before", "rules"),
+    [
+        (60.0, 0.5, ["exploding-gradient"]),  # 600 times as long as the steps before
+        (0.3, 0.5, ["data-changed"]),  # not clipped any more, and no longer than they were before clipping
+        (60.0, 0.1, ["data-changed"]),  # never clipped
+        (0.05, 0.5, ["data-changed"]),  # shorter than the limit: clipping may go on
+    ],
+)
+def test_a_loss_that_jumps_as_clipping_ends_is_not_of_other_data(after: float, before: float, rules: list[str]) -> None:
+    losses = learning() + since(1000, 0, 3.0)
+    used, unclipped = network("gradient_norm", since(1000, 0.1, after)), since(1000, before, after)
+    run = evidence(losses, used | network("unclipped_gradient_norm", unclipped))
+    names = ("exploding-gradient", "data-changed")
+    assert [each.rule for name in names for each in by(name, run) if not each.layer] == rules
+
+
+def test_a_loss_that_falls_on_after_clipping_ended_is_healthy() -> None:
+    numbers = network("gradient_norm", since(1000, 0.1, 60.0)) | network("unclipped_gradient_norm", 60.0 * ONES)
+    assert by("exploding-gradient", evidence(learning(), numbers)) == []
+
+
 def test_gradients_that_are_rounded_to_zero_on_their_way_to_the_step() -> None:
     used, computed = network("gradient_norm", since(900, 1.0, 0.0)), since(900, 1000.0, 1e-9)
     (finding,) = by("gradient-underflow", evidence(learning(), used | network("unclipped_gradient_norm", computed)))

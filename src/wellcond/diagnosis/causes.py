@@ -200,7 +200,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     "saturated-output": ("vanishing-gradient", "lost-updates", "learning-rate-too-low", "loss-not-decreasing"),
     "exploding-gradient": (
-        "non-finite", "diverging", "last-layer-drift", "learning-rate-too-high", "learning-rate-too-low",
+        "non-finite", "diverging", "loss-spike", "last-layer-drift", "learning-rate-too-high", "learning-rate-too-low",
         "loss-not-decreasing",
     ),
     "full-neurons": ("activation-drift", "last-layer-drift", "learning-rate-too-low", "loss-not-decreasing"),
