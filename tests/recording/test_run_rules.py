@@ -481,6 +481,19 @@ def test_a_schedule_that_has_ended_too_early() -> None:
     assert by("learning-rate-too-low", evidence(learning(), cosine)) == []
 
 
+def test_a_rate_of_nothing_for_most_of_a_run_is_a_warning_unless_the_loss_falls_on() -> None:
+    """A cosine that ends at step 700, 1,100 or 1,500, where the loss has come to rest."""
+
+    def severities(end: int, losses: np.ndarray) -> list[str]:
+        rates = {("lr", ""): {step: 0.05 * (1 + np.cos(np.pi * min(1, step / end))) for step in range(1, 2001)}}
+        return [each.severity for each in by("learning-rate-too-low", evidence(losses, rates))]
+
+    rests = 0.3 + 2 * np.exp(-T / 80) + 0.05 * np.random.default_rng(1).standard_normal(STEPS)
+    assert [severities(end, rests) for end in (700, 1100, 1500)] == [["warning"], ["note"], ["note"]]
+    assert severities(700, rests - 0.1 * np.maximum(0, T - 700) / STEPS) == ["note"]  # fine-tuned at a small rate
+    assert severities(1950, rests) == []
+
+
 def test_weights_that_do_not_move() -> None:
     stuck = 2.3 + 0.05 * np.random.default_rng(0).standard_normal(STEPS)
     (finding,) = by("learning-rate-too-low", evidence(stuck, layers("update_ratio", a=1e-7 * ONES, b=1e-8 * ONES)))
