@@ -575,6 +575,49 @@ def test_a_loader_that_repeats() -> None:
     assert by("repeated-batches", evidence(learning(), network("repeated_batches", T % 10))) == []
 
 
+# batches of one class
+
+
+def labelled(shares: np.ndarray, labels: np.ndarray) -> dict[tuple[str, str], dict[int, float]]:
+    """The share of the commonest label in every 16th batch, and which that is."""
+    looks = range(16, STEPS + 1, 16)
+    series = {"batch_purity": shares, "commonest_label": labels}
+    return {(name, ""): {step: float(values[step - 1]) for step in looks} for name, values in series.items()}
+
+
+SHUFFLED = 0.3 + 0.1 * np.random.default_rng(3).random(STEPS)
+IN_TURN = T // 100 % 5
+"""A class for a hundred steps, and then the next one."""
+
+
+def test_batches_that_become_sorted() -> None:
+    numbers = labelled(np.where(T < 1000, SHUFFLED, np.where(T % 100 < 20, 0.6, 1.0)), IN_TURN)
+    (finding,) = by("sorted-batches", evidence(learning(), numbers))
+    assert finding.step == pytest.approx(1000, abs=32)
+    assert finding.severity == "warning"
+    forgets = np.where((T > 1000) & (T % 100 < 80), 3.0, learning())
+    course = Course()
+    course.update(evidence(forgets, numbers))
+    assert [(each.rule, each.severity) for each in course.findings] == [("sorted-batches", "severe")]
+
+
+@pytest.mark.parametrize(
+    ("shares", "labels"),
+    [
+        (SHUFFLED, IN_TURN),
+        (ONES, T // 16 % 2),  # real and generated ones in turn, from the start
+        (0.98 * ONES, 0 * T),  # a rare class
+        (since(1000, 0.5, 0.98), 0 * T),  # balanced at first, and then as they come
+        (since(1000, 0.3, 0.8), IN_TURN),  # groups of similar examples
+        (since(1960, 0.3, 1.0), IN_TURN),  # three looks
+        (since(1000, 1.0, 0.3), IN_TURN),  # class by class at first
+        (np.where(T % 100 < 30, 1.0, 0.3), IN_TURN),  # now and then
+    ],
+)
+def test_batches_that_do_not_become_sorted(shares: np.ndarray, labels: np.ndarray) -> None:
+    assert by("sorted-batches", evidence(learning(), labelled(shares, labels))) == []
+
+
 # where a cause began, and which of several findings is the specific one
 
 

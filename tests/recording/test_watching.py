@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import wellcond as wc
 from wellcond.recording.watching import steps as step_hooks
 from wellcond.recording.watching.counting import MORE, StepCount
+from wellcond.recording.watching.labels import BatchLabels, labels_of
 from wellcond.recording.watching.layout import Layout, norms_of, stacked
 from wellcond.recording.watching.loss_watch import LossWatch
 from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
@@ -212,6 +214,55 @@ assert len(rec.history.series("gradient_norm")), "gradients are not read"
 def test_a_build_of_torch_for_cuda_records_on_a_machine_without_a_gpu() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_GPU], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# labels of batches
+
+INPUTS = torch.zeros(8, 2)
+CLASSES = torch.tensor([3, 1, 3, 3, 3, 3, 3, 3])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [(INPUTS, CLASSES), [INPUTS, INPUTS, CLASSES[:, None]], {"x": INPUTS, "labels": CLASSES}, (INPUTS, CLASSES == 3)],
+)
+def test_labels_of_a_batch(batch: Any) -> None:
+    labels = labels_of(batch)
+    assert labels is not None
+    first, _ = BatchLabels().rows(16, labels.tolist())
+    assert first.value == pytest.approx(7 / 8, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        INPUTS,
+        CLASSES,  # inputs alone
+        (INPUTS, INPUTS[:, 0]),  # numbers
+        (INPUTS, CLASSES.expand(8, 8)),  # tokens
+        (INPUTS, CLASSES[:4]),  # four may all be alike
+        (INPUTS, torch.tensor(3)),
+        (INPUTS, [3, 1, 3]),
+        (INPUTS, None),
+        {"x": INPUTS},
+        None,
+    ],
+)
+def test_batches_without_class_labels(batch: Any) -> None:
+    assert labels_of(batch) is None
+
+
+def test_labels_of_every_sixteenth_batch_are_recorded() -> None:
+    model, clock = nn.Linear(2, 2), Clock()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with wc.Recorder(model, optimizer, nn.CrossEntropyLoss(), budget=0.01, clock=clock) as rec:
+        for step in range(1, 65):
+            clock.now += 1.0
+            optimizer.step()
+            rec.step(0.5, (INPUTS, torch.full((8,), step // 48)))
+    purity, commonest = (rec.history.series(name) for name in ("batch_purity", "commonest_label"))
+    assert (purity.steps.tolist(), purity.values.tolist()) == ([16, 32, 48, 64], [1.0] * 4)
+    assert (commonest.steps.tolist(), commonest.values.tolist()) == ([16, 48], [0.0, 1.0])  # where it changes
 
 
 # weights

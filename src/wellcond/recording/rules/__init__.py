@@ -18,6 +18,7 @@ from wellcond.recording.rules import (  # noqa: F401
     overfitting,
     repeated_batches,
     saturated_activation,
+    sorted_batches,
     stale_statistics,
     vanishing_gradient,
     weight_decay_dominates,

@@ -42,7 +42,7 @@ LONG = Condition(
 )
 MOST = Condition(
     "the same, where the loss has not fallen since", 0.6,
-    origin="no schedule plans half as many steps again that change nothing as steps that do",
+    origin="no schedule is made to change nothing in most of the steps of its run",
 )  # fmt: skip
 DROP = Condition("learning rate / before", 0.7, origin="decay by a half or a tenth; smooth schedules take 0.9 of it")
 UNFINISHED = Condition(
@@ -91,9 +91,9 @@ def _sum_over_steps(ratios: Series, steps: int) -> float:
 def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
     """The rate has been below a thousandth of its highest for a fifth of the run, and training goes on. A warning.
 
-    A note if the network had learned by then, and the loss was not falling any more, unless that is three fifths of
-    the run and the loss has not fallen since. It begins with the first drop of the rate that came while the loss was falling; a
-    rate that falls little by little, where it is a thousandth.
+    A note if the network had learned by then, and the loss was not falling any more, unless that is three fifths of the
+    run and the loss has not fallen since. It begins with the first drop of the rate that came while the loss was
+    falling; a rate that falls little by little, where it is a thousandth.
     """
     rates = finite(evidence.history.series(LR))
     if not len(rates) or evidence.step < ENOUGH.at:
