@@ -618,6 +618,41 @@ def test_batches_that_do_not_become_sorted(shares: np.ndarray, labels: np.ndarra
     assert by("sorted-batches", evidence(learning(), labelled(shares, labels))) == []
 
 
+# outputs that become the same
+
+
+def spread(values: np.ndarray) -> dict[tuple[str, str], dict[int, float]]:
+    """The spread of the last layer's outputs, at every 100th step."""
+    return {("output_spread", "head"): {step: float(values[step - 1]) for step in range(100, STEPS + 1, 100)}}
+
+
+TOGETHER = np.where(T < 1000, 1.0 + 0.3 * np.sin(T), np.exp(-(T - 1000) / 100) + 0.01)
+FALLS = np.where(T < 1000, 1.0, np.exp(-(T - 1000) / 50) + 0.01)
+
+
+def test_outputs_that_fall_together() -> None:
+    (finding,) = by("rank-collapse", evidence(learning(noise=0.01) * FALLS, spread(TOGETHER)))
+    assert (finding.layer, finding.severity) == ("head", "warning")
+    assert finding.step == pytest.approx(1000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("losses", "spreads"),
+    [
+        (learning(noise=0.01) * FALLS, ONES),  # a rate that is lowered
+        (learning(noise=0.01), TOGETHER),  # a critic whose opponent has learned
+        (learning(noise=0.01) * FALLS, 0.02 + np.exp(-T / 300)),  # outputs that were too large at first
+        (np.where(T < 1000, 2.0, 2.0 * FALLS), TOGETHER),  # the same, after a warm-up
+        (learning(noise=0.01) * FALLS, np.maximum(TOGETHER, 0.1)),  # a tenth
+        (learning(noise=0.01) * FALLS, 0 * ONES),
+        (learning(noise=0.01) * FALLS, 1 / np.maximum(TOGETHER, 0.01)),  # they spread
+        (-1 - learning(noise=0.01), TOGETHER),
+    ],
+)
+def test_outputs_that_do_not_fall_together(losses: np.ndarray, spreads: np.ndarray) -> None:
+    assert by("rank-collapse", evidence(losses, spread(spreads))) == []
+
+
 # where a cause began, and which of several findings is the specific one
 
 

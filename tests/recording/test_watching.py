@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import wellcond as wc
 from wellcond.recording.watching import steps as step_hooks
+from wellcond.recording.watching.activations import Outputs
 from wellcond.recording.watching.counting import MORE, StepCount
 from wellcond.recording.watching.labels import BatchLabels, labels_of
 from wellcond.recording.watching.layout import Layout, norms_of, stacked
@@ -214,6 +215,35 @@ assert len(rec.history.series("gradient_norm")), "gradients are not read"
 def test_a_build_of_torch_for_cuda_records_on_a_machine_without_a_gpu() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_GPU], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# outputs
+
+
+def test_the_spread_of_outputs_over_examples_is_that_of_the_last_layer() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    outputs = Outputs(model)
+    for examples in (16, 4):  # four are too few
+        outputs.clear()
+        h = torch.randn(examples, 3)
+        for name, module in model.named_children():
+            before, h = h, module(h)
+            outputs.see(name, module, before, h)
+        reading = outputs.reading(1)
+        assert reading is not None
+        rows = {(row.layer, row.quantity): row.value for row in reading[1](reading[0].tolist())}
+        expected = {("2", "output_spread"): h.var(0, correction=0).mean().sqrt().item()} if examples == 16 else {}
+        assert {key: value for key, value in rows.items() if key[1] == "output_spread"} == pytest.approx(expected)
+
+
+def test_the_spread_of_large_outputs_is_that_of_a_part() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 1))
+    outputs, x = Outputs(model), torch.randn(100, 1, 40, 40)
+    outputs.see("0", model[0], x, 5 * x.expand(-1, 3, -1, -1))
+    reading = outputs.reading(1)
+    assert reading is not None
+    assert reading[0].tolist()[-1] == pytest.approx(5, rel=0.1)
 
 
 # labels of batches

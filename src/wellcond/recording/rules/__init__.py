@@ -16,6 +16,7 @@ from wellcond.recording.rules import (  # noqa: F401
     no_gradient,
     non_finite,
     overfitting,
+    rank_collapse,
     repeated_batches,
     saturated_activation,
     sorted_batches,
