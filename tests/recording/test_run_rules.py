@@ -441,6 +441,48 @@ def test_a_layer_that_is_frozen_later_and_one_that_is_thawed() -> None:
     assert finding.step == pytest.approx(800, rel=0.02)
 
 
+def asking(**series: dict[int, float]) -> dict[tuple[str, str], dict[int, float]]:
+    """Shares of layers' weights that ask for a gradient, which are recorded when they change."""
+    return {("trained_share", layer): values for layer, values in series.items()}
+
+
+def test_a_layer_that_asks_for_a_gradient_is_known_to_have_thawed_without_one() -> None:
+    (finding,) = by("layer-thawed", evidence(learning(), asking(body={1: 0.0, 820: 1.0}, norm={1: 0.0})))
+    assert (finding.layer, finding.step, finding.basis) == ("body", 808, "proven")
+    jumps = learning()
+    jumps[813:850] += 3
+    (finding,) = by("layer-thawed", evidence(jumps, asking(body={1: 0.0, 820: 1.0})))
+    assert (finding.step, finding.severity) == (814, "warning")
+    thawed = {
+        ("gradient_norm", "body"): dict.fromkeys(range(900, 2001, 20), 1.0),
+        ("gradient_norm", "b"): sampled(ONES),
+    }
+    (finding,) = by("layer-thawed", evidence(learning(), thawed | asking(body={1: 0.0, 820: 1.0})))
+    assert finding.step == 808  # not by its first gradient that was read
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        {1: 0.0},
+        {1: 0.5, 820: 1.0},  # a part of it learned before
+        {1: 0.0, 2: 1.0, 3: 0.0, 400: 1.0},  # players that take turns
+        {600: 0.0, 620: 1.0},  # frozen for a while
+    ],
+)
+def test_layers_that_did_not_thaw(shares: dict[int, float]) -> None:
+    assert by("layer-thawed", evidence(learning(), asking(body=shares))) == []
+
+
+def test_a_validation_loss_that_is_lowest_just_after_a_layer_thawed_rises_because_of_it() -> None:
+    rising = validation(0.5 + 1.8 * np.exp(-T / 150) + np.maximum(0, T - 840) / 2000)
+    course = Course()
+    course.update(evidence(learning(noise=0.01) * np.exp(-T / 1500), asking(a={1: 0.0, 820: 1.0}) | rising))
+    (finding,) = course.findings
+    assert (finding.rule, finding.layer, finding.step) == ("layer-thawed", "a", 808)
+    assert [each.rule for each in finding.consequences] == ["overfitting"]
+
+
 def test_a_thawed_layer_at_which_the_loss_jumps_is_a_warning() -> None:
     thawed = dict.fromkeys(range(800, 2001, 20), 1.0)
     losses = learning()
@@ -578,7 +620,7 @@ def test_a_loader_that_repeats() -> None:
 # batches of one class
 
 
-def labelled(shares: np.ndarray, labels: np.ndarray) -> dict[tuple[str, str], dict[int, float]]:
+def of_labels(shares: np.ndarray, labels: np.ndarray) -> dict[tuple[str, str], dict[int, float]]:
     """The share of the commonest label in every 16th batch, and which that is."""
     looks = range(16, STEPS + 1, 16)
     series = {"batch_purity": shares, "commonest_label": labels}
@@ -591,7 +633,7 @@ IN_TURN = T // 100 % 5
 
 
 def test_batches_that_become_sorted() -> None:
-    numbers = labelled(np.where(T < 1000, SHUFFLED, np.where(T % 100 < 20, 0.6, 1.0)), IN_TURN)
+    numbers = of_labels(np.where(T < 1000, SHUFFLED, np.where(T % 100 < 20, 0.6, 1.0)), IN_TURN)
     (finding,) = by("sorted-batches", evidence(learning(), numbers))
     assert finding.step == pytest.approx(1000, abs=32)
     assert finding.severity == "warning"
@@ -615,7 +657,7 @@ def test_batches_that_become_sorted() -> None:
     ],
 )
 def test_batches_that_do_not_become_sorted(shares: np.ndarray, labels: np.ndarray) -> None:
-    assert by("sorted-batches", evidence(learning(), labelled(shares, labels))) == []
+    assert by("sorted-batches", evidence(learning(), of_labels(shares, labels))) == []
 
 
 # outputs that become the same

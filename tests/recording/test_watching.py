@@ -246,6 +246,29 @@ def test_the_spread_of_large_outputs_is_that_of_a_part() -> None:
     assert reading[0].tolist()[-1] == pytest.approx(5, rel=0.1)
 
 
+# layers that are frozen
+
+
+def test_layers_that_ask_for_no_gradient_are_recorded_and_when_they_do() -> None:
+    model, clock = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), Clock()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), budget=1e-6, clock=clock) as rec:
+        for step in range(1, 301):
+            clock.now += 1.0
+            model[0].requires_grad_(step >= 200)
+            optimizer.zero_grad()
+            value = model(torch.ones(4, 2)).square().mean()
+            value.backward()
+            optimizer.step()
+            rec.step(value.item())
+    assert rec.history.layers("trained_share") == ["0"]
+    shares = rec.history.series("trained_share", "0")
+    assert shares.values.tolist() == [0.0, 1.0]
+    assert shares.steps[0] == 1
+    assert 200 <= shares.steps[1] <= 225
+
+
 # labels of batches
 
 INPUTS = torch.zeros(8, 2)

@@ -213,6 +213,8 @@ ACCUMULATED: Final = quantity("accumulated", "backward passes of a step", "passe
 LOSS_SCALE: Final = quantity("loss_scale")
 UNHELD_SHARE: Final = quantity("unheld_share")
 """Share of a layer's weights with a gradient that no optimizer holds, where there are some."""
+TRAINED_SHARE: Final = quantity("trained_share")
+"""Share of a layer's weights that ask for a gradient, where they have not always all done so."""
 SKIPPED_STEPS: Final = quantity("skipped_steps", unit="steps")
 """Steps in a row that the optimizer has not taken, as a GradScaler does where gradients are not finite."""
 STATISTICS_GAP: Final = quantity("statistics_gap", "distance of running from batch statistics")
