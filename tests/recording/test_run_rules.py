@@ -621,8 +621,8 @@ def test_a_loader_that_repeats() -> None:
 
 
 def of_labels(shares: np.ndarray, labels: np.ndarray) -> dict[tuple[str, str], dict[int, float]]:
-    """The share of the commonest label in every 16th batch, and which that is."""
-    looks = range(16, STEPS + 1, 16)
+    """The share of the commonest label in every 32nd batch, and which that is."""
+    looks = range(32, STEPS + 1, 32)
     series = {"batch_purity": shares, "commonest_label": labels}
     return {(name, ""): {step: float(values[step - 1]) for step in looks} for name, values in series.items()}
 
@@ -635,7 +635,7 @@ IN_TURN = T // 100 % 5
 def test_batches_that_become_sorted() -> None:
     numbers = of_labels(np.where(T < 1000, SHUFFLED, np.where(T % 100 < 20, 0.6, 1.0)), IN_TURN)
     (finding,) = by("sorted-batches", evidence(learning(), numbers))
-    assert finding.step == pytest.approx(1000, abs=32)
+    assert finding.step == pytest.approx(1000, abs=64)
     assert finding.severity == "warning"
     forgets = np.where((T > 1000) & (T % 100 < 80), 3.0, learning())
     course = Course()
@@ -651,7 +651,7 @@ def test_batches_that_become_sorted() -> None:
         (0.98 * ONES, 0 * T),  # a rare class
         (since(1000, 0.5, 0.98), 0 * T),  # balanced at first, and then as they come
         (since(1000, 0.3, 0.8), IN_TURN),  # groups of similar examples
-        (since(1960, 0.3, 1.0), IN_TURN),  # three looks
+        (since(1900, 0.3, 1.0), IN_TURN),  # three looks
         (since(1000, 1.0, 0.3), IN_TURN),  # class by class at first
         (np.where(T % 100 < 30, 1.0, 0.3), IN_TURN),  # now and then
     ],

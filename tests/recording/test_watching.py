@@ -305,17 +305,17 @@ def test_batches_without_class_labels(batch: Any) -> None:
     assert labels_of(batch) is None
 
 
-def test_labels_of_every_sixteenth_batch_are_recorded() -> None:
+def test_labels_of_every_32nd_batch_are_recorded() -> None:
     model, clock = nn.Linear(2, 2), Clock()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with wc.Recorder(model, optimizer, nn.CrossEntropyLoss(), budget=0.01, clock=clock) as rec:
-        for step in range(1, 65):
+        for step in range(1, 129):
             clock.now += 1.0
             optimizer.step()
-            rec.step(0.5, (INPUTS, torch.full((8,), step // 48)))
+            rec.step(0.5, (INPUTS, torch.full((8,), step // 96)))
     purity, commonest = (rec.history.series(name) for name in ("batch_purity", "commonest_label"))
-    assert (purity.steps.tolist(), purity.values.tolist()) == ([16, 32, 48, 64], [1.0] * 4)
-    assert (commonest.steps.tolist(), commonest.values.tolist()) == ([16, 48], [0.0, 1.0])  # where it changes
+    assert (purity.steps.tolist(), purity.values.tolist()) == ([32, 64, 96, 128], [1.0] * 4)
+    assert (commonest.steps.tolist(), commonest.values.tolist()) == ([32, 96], [0.0, 1.0])  # where it changes
 
 
 # weights

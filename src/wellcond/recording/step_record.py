@@ -128,7 +128,7 @@ class StepRecord:
             return [Row(step, "", q.REPEATED_BATCHES, float(count), "batches")] if is_new else []
 
         self._add(sample, rows)
-        if (labels := labels_of(batch)) is not None:
+        if step % (2 * EVERY) == 0 and (labels := labels_of(batch)) is not None:
             self._add(labels, lambda values: self._labels.rows(step, values))
 
     def _add(self, sample: Tensor, rows: Callable[[list[float]], list[Row]]) -> None:

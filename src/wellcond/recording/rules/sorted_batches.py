@@ -35,7 +35,7 @@ CLASSES = Condition("classes that batches have had since", 2, origin="examples o
 def sorted_batches(evidence: RunEvidence) -> Iterator[Finding]:
     """Batches with labels of one class each, now of one class and now of another, where they were mixed before.
 
-    Every sixteenth batch is looked at. Severe if the loss has lost a third of what was learned; otherwise a warning.
+    Every 32nd batch is looked at. Severe if the loss has lost a third of what was learned; otherwise a warning.
     Batches that are pure from the start, as those of a critic, or that hold a rare class, are not reported, nor those
     of a single class.
     """
