@@ -182,3 +182,14 @@ def test_a_healthy_run_is_judged_again_and_again_without_a_word() -> None:
 
 def test_every_rule_of_a_run_is_registered() -> None:
     assert {"gradients-not-cleared", "overfitting", "loss-spike", "stale-statistics"} <= RUN_RULES.keys()
+
+
+@pytest.mark.parametrize("rule", ["bad-initialisation", "symmetric-initialisation"])
+def test_weights_of_a_network_that_has_lost_what_it_learned_are_not_those_it_began_with(rule: str) -> None:
+    seen = [finding(rule, severity="severe", basis="proven")]
+    lost = learning()[:600]
+    lost[500:] += np.arange(100) / 10
+    for losses, expected in ((lost, []), (learning()[:600], [rule]), (np.full(600, 2.3), [rule])):
+        course = Course()
+        course.update(evidence(losses, inspected=seen, inspected_at=590))
+        assert [each.rule for each in course.findings if each.rule == rule] == expected

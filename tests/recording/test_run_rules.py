@@ -441,6 +441,48 @@ def test_a_layer_that_is_frozen_later_and_one_that_is_thawed() -> None:
     assert finding.step == pytest.approx(800, rel=0.02)
 
 
+def asking(**series: dict[int, float]) -> dict[tuple[str, str], dict[int, float]]:
+    """Shares of layers' weights that ask for a gradient, which are recorded when they change."""
+    return {("trained_share", layer): values for layer, values in series.items()}
+
+
+def test_a_layer_that_asks_for_a_gradient_is_known_to_have_thawed_without_one() -> None:
+    (finding,) = by("layer-thawed", evidence(learning(), asking(body={1: 0.0, 820: 1.0}, norm={1: 0.0})))
+    assert (finding.layer, finding.step, finding.basis) == ("body", 808, "proven")
+    jumps = learning()
+    jumps[813:850] += 3
+    (finding,) = by("layer-thawed", evidence(jumps, asking(body={1: 0.0, 820: 1.0})))
+    assert (finding.step, finding.severity) == (814, "warning")
+    thawed = {
+        ("gradient_norm", "body"): dict.fromkeys(range(900, 2001, 20), 1.0),
+        ("gradient_norm", "b"): sampled(ONES),
+    }
+    (finding,) = by("layer-thawed", evidence(learning(), thawed | asking(body={1: 0.0, 820: 1.0})))
+    assert finding.step == 808  # not by its first gradient that was read
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        {1: 0.0},
+        {1: 0.5, 820: 1.0},  # a part of it learned before
+        {1: 0.0, 2: 1.0, 3: 0.0, 400: 1.0},  # players that take turns
+        {600: 0.0, 620: 1.0},  # frozen for a while
+    ],
+)
+def test_layers_that_did_not_thaw(shares: dict[int, float]) -> None:
+    assert by("layer-thawed", evidence(learning(), asking(body=shares))) == []
+
+
+def test_a_validation_loss_that_is_lowest_just_after_a_layer_thawed_rises_because_of_it() -> None:
+    rising = validation(0.5 + 1.8 * np.exp(-T / 150) + np.maximum(0, T - 840) / 2000)
+    course = Course()
+    course.update(evidence(learning(noise=0.01) * np.exp(-T / 1500), asking(a={1: 0.0, 820: 1.0}) | rising))
+    (finding,) = course.findings
+    assert (finding.rule, finding.layer, finding.step) == ("layer-thawed", "a", 808)
+    assert [each.rule for each in finding.consequences] == ["overfitting"]
+
+
 def test_a_thawed_layer_at_which_the_loss_jumps_is_a_warning() -> None:
     thawed = dict.fromkeys(range(800, 2001, 20), 1.0)
     losses = learning()
@@ -479,6 +521,19 @@ def test_a_schedule_that_has_ended_too_early() -> None:
     assert finding.step == pytest.approx(np.log(1e-3) / np.log(0.97), abs=2)
     cosine = {("lr", ""): {step: 0.05 * (1 + np.cos(np.pi * step / 2000)) for step in range(1, 2001)}}
     assert by("learning-rate-too-low", evidence(learning(), cosine)) == []
+
+
+def test_a_rate_of_nothing_for_most_of_a_run_is_a_warning_unless_the_loss_falls_on() -> None:
+    """A cosine that ends at step 700, 1,100 or 1,500, where the loss has come to rest."""
+
+    def severities(end: int, losses: np.ndarray) -> list[str]:
+        rates = {("lr", ""): {step: 0.05 * (1 + np.cos(np.pi * min(1, step / end))) for step in range(1, 2001)}}
+        return [each.severity for each in by("learning-rate-too-low", evidence(losses, rates))]
+
+    rests = 0.3 + 2 * np.exp(-T / 80) + 0.05 * np.random.default_rng(1).standard_normal(STEPS)
+    assert [severities(end, rests) for end in (700, 1100, 1500)] == [["warning"], ["note"], ["note"]]
+    assert severities(700, rests - 0.1 * np.maximum(0, T - 700) / STEPS) == ["note"]  # fine-tuned at a small rate
+    assert severities(1950, rests) == []
 
 
 def test_weights_that_do_not_move() -> None:
@@ -562,6 +617,84 @@ def test_a_loader_that_repeats() -> None:
     assert by("repeated-batches", evidence(learning(), network("repeated_batches", T % 10))) == []
 
 
+# batches of one class
+
+
+def of_labels(shares: np.ndarray, labels: np.ndarray) -> dict[tuple[str, str], dict[int, float]]:
+    """The share of the commonest label in every 32nd batch, and which that is."""
+    looks = range(32, STEPS + 1, 32)
+    series = {"batch_purity": shares, "commonest_label": labels}
+    return {(name, ""): {step: float(values[step - 1]) for step in looks} for name, values in series.items()}
+
+
+SHUFFLED = 0.3 + 0.1 * np.random.default_rng(3).random(STEPS)
+IN_TURN = T // 100 % 5
+"""A class for a hundred steps, and then the next one."""
+
+
+def test_batches_that_become_sorted() -> None:
+    numbers = of_labels(np.where(T < 1000, SHUFFLED, np.where(T % 100 < 20, 0.6, 1.0)), IN_TURN)
+    (finding,) = by("sorted-batches", evidence(learning(), numbers))
+    assert finding.step == pytest.approx(1000, abs=64)
+    assert finding.severity == "warning"
+    forgets = np.where((T > 1000) & (T % 100 < 80), 3.0, learning())
+    course = Course()
+    course.update(evidence(forgets, numbers))
+    assert [(each.rule, each.severity) for each in course.findings] == [("sorted-batches", "severe")]
+
+
+@pytest.mark.parametrize(
+    ("shares", "labels"),
+    [
+        (SHUFFLED, IN_TURN),
+        (ONES, T // 16 % 2),  # real and generated ones in turn, from the start
+        (0.98 * ONES, 0 * T),  # a rare class
+        (since(1000, 0.5, 0.98), 0 * T),  # balanced at first, and then as they come
+        (since(1000, 0.3, 0.8), IN_TURN),  # groups of similar examples
+        (since(1900, 0.3, 1.0), IN_TURN),  # three looks
+        (since(1000, 1.0, 0.3), IN_TURN),  # class by class at first
+        (np.where(T % 100 < 30, 1.0, 0.3), IN_TURN),  # now and then
+    ],
+)
+def test_batches_that_do_not_become_sorted(shares: np.ndarray, labels: np.ndarray) -> None:
+    assert by("sorted-batches", evidence(learning(), of_labels(shares, labels))) == []
+
+
+# outputs that become the same
+
+
+def spread(values: np.ndarray) -> dict[tuple[str, str], dict[int, float]]:
+    """The spread of the last layer's outputs, at every 100th step."""
+    return {("output_spread", "head"): {step: float(values[step - 1]) for step in range(100, STEPS + 1, 100)}}
+
+
+TOGETHER = np.where(T < 1000, 1.0 + 0.3 * np.sin(T), np.exp(-(T - 1000) / 100) + 0.01)
+FALLS = np.where(T < 1000, 1.0, np.exp(-(T - 1000) / 50) + 0.01)
+
+
+def test_outputs_that_fall_together() -> None:
+    (finding,) = by("rank-collapse", evidence(learning(noise=0.01) * FALLS, spread(TOGETHER)))
+    assert (finding.layer, finding.severity) == ("head", "warning")
+    assert finding.step == pytest.approx(1000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("losses", "spreads"),
+    [
+        (learning(noise=0.01) * FALLS, ONES),  # a rate that is lowered
+        (learning(noise=0.01), TOGETHER),  # a critic whose opponent has learned
+        (learning(noise=0.01) * FALLS, 0.02 + np.exp(-T / 300)),  # outputs that were too large at first
+        (np.where(T < 1000, 2.0, 2.0 * FALLS), TOGETHER),  # the same, after a warm-up
+        (learning(noise=0.01) * FALLS, np.maximum(TOGETHER, 0.1)),  # a tenth
+        (learning(noise=0.01) * FALLS, 0 * ONES),
+        (learning(noise=0.01) * FALLS, 1 / np.maximum(TOGETHER, 0.01)),  # they spread
+        (-1 - learning(noise=0.01), TOGETHER),
+    ],
+)
+def test_outputs_that_do_not_fall_together(losses: np.ndarray, spreads: np.ndarray) -> None:
+    assert by("rank-collapse", evidence(losses, spread(spreads))) == []
+
+
 # where a cause began, and which of several findings is the specific one
 
 
@@ -615,6 +748,28 @@ def test_gradients_that_explode_as_clipping_ends() -> None:
     assert [each.rule for each in finding.consequences] == ["diverging"]
     same = {("gradient_norm", ""): dict.fromkeys(used, 0.1), ("unclipped_gradient_norm", ""): dict.fromkeys(used, 0.5)}
     assert by("exploding-gradient", evidence(losses, same)) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "rules"),
+    [
+        (60.0, 0.5, ["exploding-gradient"]),  # 600 times as long as the steps before
+        (0.3, 0.5, ["data-changed"]),  # not clipped any more, and no longer than they were before clipping
+        (60.0, 0.1, ["data-changed"]),  # never clipped
+        (0.05, 0.5, ["data-changed"]),  # shorter than the limit: clipping may go on
+    ],
+)
+def test_a_loss_that_jumps_as_clipping_ends_is_not_of_other_data(after: float, before: float, rules: list[str]) -> None:
+    losses = learning() + since(1000, 0, 3.0)
+    used, unclipped = network("gradient_norm", since(1000, 0.1, after)), since(1000, before, after)
+    run = evidence(losses, used | network("unclipped_gradient_norm", unclipped))
+    names = ("exploding-gradient", "data-changed")
+    assert [each.rule for name in names for each in by(name, run) if not each.layer] == rules
+
+
+def test_a_loss_that_falls_on_after_clipping_ended_is_healthy() -> None:
+    numbers = network("gradient_norm", since(1000, 0.1, 60.0)) | network("unclipped_gradient_norm", 60.0 * ONES)
+    assert by("exploding-gradient", evidence(learning(), numbers)) == []
 
 
 def test_gradients_that_are_rounded_to_zero_on_their_way_to_the_step() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 
 import wellcond as wc
 from wellcond.recording.watching import steps as step_hooks
+from wellcond.recording.watching.activations import Outputs
 from wellcond.recording.watching.counting import MORE, StepCount
+from wellcond.recording.watching.labels import BatchLabels, labels_of
 from wellcond.recording.watching.layout import Layout, norms_of, stacked
 from wellcond.recording.watching.loss_watch import LossWatch
 from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
@@ -212,6 +215,107 @@ assert len(rec.history.series("gradient_norm")), "gradients are not read"
 def test_a_build_of_torch_for_cuda_records_on_a_machine_without_a_gpu() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_GPU], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# outputs
+
+
+def test_the_spread_of_outputs_over_examples_is_that_of_the_last_layer() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    outputs = Outputs(model)
+    for examples in (16, 4):  # four are too few
+        outputs.clear()
+        h = torch.randn(examples, 3)
+        for name, module in model.named_children():
+            before, h = h, module(h)
+            outputs.see(name, module, before, h)
+        reading = outputs.reading(1)
+        assert reading is not None
+        rows = {(row.layer, row.quantity): row.value for row in reading[1](reading[0].tolist())}
+        expected = {("2", "output_spread"): h.var(0, correction=0).mean().sqrt().item()} if examples == 16 else {}
+        assert {key: value for key, value in rows.items() if key[1] == "output_spread"} == pytest.approx(expected)
+
+
+def test_the_spread_of_large_outputs_is_that_of_a_part() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 1))
+    outputs, x = Outputs(model), torch.randn(100, 1, 40, 40)
+    outputs.see("0", model[0], x, 5 * x.expand(-1, 3, -1, -1))
+    reading = outputs.reading(1)
+    assert reading is not None
+    assert reading[0].tolist()[-1] == pytest.approx(5, rel=0.1)
+
+
+# layers that are frozen
+
+
+def test_layers_that_ask_for_no_gradient_are_recorded_and_when_they_do() -> None:
+    model, clock = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), Clock()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), budget=1e-6, clock=clock) as rec:
+        for step in range(1, 301):
+            clock.now += 1.0
+            model[0].requires_grad_(step >= 200)
+            optimizer.zero_grad()
+            value = model(torch.ones(4, 2)).square().mean()
+            value.backward()
+            optimizer.step()
+            rec.step(value.item())
+    assert rec.history.layers("trained_share") == ["0"]
+    shares = rec.history.series("trained_share", "0")
+    assert shares.values.tolist() == [0.0, 1.0]
+    assert shares.steps[0] == 1
+    assert 200 <= shares.steps[1] <= 225
+
+
+# labels of batches
+
+INPUTS = torch.zeros(8, 2)
+CLASSES = torch.tensor([3, 1, 3, 3, 3, 3, 3, 3])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [(INPUTS, CLASSES), [INPUTS, INPUTS, CLASSES[:, None]], {"x": INPUTS, "labels": CLASSES}, (INPUTS, CLASSES == 3)],
+)
+def test_labels_of_a_batch(batch: Any) -> None:
+    labels = labels_of(batch)
+    assert labels is not None
+    first, _ = BatchLabels().rows(16, labels.tolist())
+    assert first.value == pytest.approx(7 / 8, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        INPUTS,
+        CLASSES,  # inputs alone
+        (INPUTS, INPUTS[:, 0]),  # numbers
+        (INPUTS, CLASSES.expand(8, 8)),  # tokens
+        (INPUTS, CLASSES[:4]),  # four may all be alike
+        (INPUTS, torch.tensor(3)),
+        (INPUTS, [3, 1, 3]),
+        (INPUTS, None),
+        {"x": INPUTS},
+        None,
+    ],
+)
+def test_batches_without_class_labels(batch: Any) -> None:
+    assert labels_of(batch) is None
+
+
+def test_labels_of_every_32nd_batch_are_recorded() -> None:
+    model, clock = nn.Linear(2, 2), Clock()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with wc.Recorder(model, optimizer, nn.CrossEntropyLoss(), budget=0.01, clock=clock) as rec:
+        for step in range(1, 129):
+            clock.now += 1.0
+            optimizer.step()
+            rec.step(0.5, (INPUTS, torch.full((8,), step // 96)))
+    purity, commonest = (rec.history.series(name) for name in ("batch_purity", "commonest_label"))
+    assert (purity.steps.tolist(), purity.values.tolist()) == ([32, 64, 96, 128], [1.0] * 4)
+    assert (commonest.steps.tolist(), commonest.values.tolist()) == ([32, 96], [0.0, 1.0])  # where it changes
 
 
 # weights

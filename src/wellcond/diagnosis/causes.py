@@ -126,7 +126,10 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "padding-in-loss": ("constant-target", "saturated-output", "learning-rate-too-low", "loss-not-decreasing"),
     "order-lost": ("learning-rate-too-high", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
     "mixed-examples": ("batchnorm-mode-gap", "labels-unrelated", "loss-not-decreasing"),
-    "sorted-batches": ("batchnorm-mode-gap", "learning-rate-too-high", "loss-not-decreasing"),
+    "sorted-batches": (
+        "batchnorm-mode-gap", "data-changed", "loss-spike", "stale-statistics", "dying-neurons", "diverging",
+        "overfitting", "learning-rate-too-high", "loss-not-decreasing",
+    ),
     "term-dominates": ("rank-collapse", "learning-rate-too-low", "loss-not-decreasing"),
     "no-nonlinearity": (
         "ill-conditioned-input", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing",
@@ -200,7 +203,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     "saturated-output": ("vanishing-gradient", "lost-updates", "learning-rate-too-low", "loss-not-decreasing"),
     "exploding-gradient": (
-        "non-finite", "diverging", "last-layer-drift", "learning-rate-too-high", "learning-rate-too-low",
+        "non-finite", "diverging", "loss-spike", "last-layer-drift", "learning-rate-too-high", "learning-rate-too-low",
         "loss-not-decreasing",
     ),
     "full-neurons": ("activation-drift", "last-layer-drift", "learning-rate-too-low", "loss-not-decreasing"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.ranks import RecorderRanks
 from wellcond.recording.turns import Turns
 from wellcond.recording.watching.counting import EVERY_SKIPPED, MORE, StepCount
+from wellcond.recording.watching.labels import BatchLabels, labels_of
 from wellcond.recording.watching.loss_watch import LossWatch
 from wellcond.recording.watching.readings import Readings
 from wellcond.recording.watching.repeats import EVERY, Repeats, sample_of
@@ -23,7 +25,7 @@ from wellcond.results import quantities as q
 
 
 class StepRecord:
-    """Records single steps: loss, rates, skipped steps and repeated batches, and whether to look closer.
+    """Records single steps: loss, rates, skipped steps, repeated and sorted batches, and whether to look closer.
 
     Args:
         count: Counts the steps.
@@ -49,7 +51,7 @@ class StepRecord:
     ) -> None:
         self._count, self._earlier, self._sampling, self._readings = count, earlier, sampling, readings
         self._turns, self._logbook, self._mishaps, self._ranks = turns, logbook, mishaps, ranks
-        self._losses, self._repeats = LossWatch(), Repeats()
+        self._losses, self._repeats, self._labels = LossWatch(), Repeats(), BatchLabels()
 
     def state_dict(self) -> dict[str, Any]:
         """What the recorder of a resumed run needs to go on."""
@@ -113,7 +115,7 @@ class StepRecord:
         return self._losses.is_alarming(step, loss), math.isfinite(loss)
 
     def _note_batch(self, step: int, batch: Any) -> None:
-        """Count a batch that was just seen; the count is recorded with what else is read of a step."""
+        """Count a batch that was just seen, and note its labels; on a GPU both are known later."""
         sample = sample_of(batch)
         if sample is None:
             return
@@ -125,6 +127,12 @@ class StepRecord:
             is_new = not count or not before or step % (2 * EVERY) == 0
             return [Row(step, "", q.REPEATED_BATCHES, float(count), "batches")] if is_new else []
 
+        self._add(sample, rows)
+        if step % (2 * EVERY) == 0 and (labels := labels_of(batch)) is not None:
+            self._add(labels, lambda values: self._labels.rows(step, values))
+
+    def _add(self, sample: Tensor, rows: Callable[[list[float]], list[Row]]) -> None:
+        """Rows of a few numbers of a batch, which are read with what else is read of a step if they are on a GPU."""
         if sample.device.type == "cpu":
             self._turns.rows += rows(sample.tolist())
         else:

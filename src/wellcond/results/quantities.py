@@ -213,6 +213,8 @@ ACCUMULATED: Final = quantity("accumulated", "backward passes of a step", "passe
 LOSS_SCALE: Final = quantity("loss_scale")
 UNHELD_SHARE: Final = quantity("unheld_share")
 """Share of a layer's weights with a gradient that no optimizer holds, where there are some."""
+TRAINED_SHARE: Final = quantity("trained_share")
+"""Share of a layer's weights that ask for a gradient, where they have not always all done so."""
 SKIPPED_STEPS: Final = quantity("skipped_steps", unit="steps")
 """Steps in a row that the optimizer has not taken, as a GradScaler does where gradients are not finite."""
 STATISTICS_GAP: Final = quantity("statistics_gap", "distance of running from batch statistics")
@@ -220,6 +222,9 @@ STATISTICS_GAP: Final = quantity("statistics_gap", "distance of running from bat
 and of the logarithm of the ratio of the variances."""
 REPEATED_BATCHES: Final = quantity("repeated_batches", unit="batches")
 """Recent steps in a row whose batch was one that had just been seen."""
+OUTPUT_SPREAD: Final = quantity("output_spread", "spread of outputs over examples")
+"""RMS over entries of the last layer's output of their standard deviation over examples."""
+COMMONEST_LABEL: Final = quantity("commonest_label", "commonest label of a batch")
 PROBED_EXAMPLES: Final = quantity("probed_examples", "examples of the last probe", "examples")
 RECORDING_SHARE: Final = quantity("recording_share", "share of time spent on recording")
 

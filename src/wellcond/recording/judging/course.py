@@ -13,6 +13,9 @@ from wellcond.recording.judging.held import unheld_layers
 from wellcond.recording.judging.layer_changes import around
 from wellcond.recording.judging.run_rule import RUN_RULES, RunEvidence
 
+OF_THE_START = ("bad-initialisation", "symmetric-initialisation")
+"""Rules about the weights that a network begins with."""
+
 
 @dataclass
 class _Episode:
@@ -190,11 +193,13 @@ def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
     """What the last inspection of the network says; where it learns or has, measured symptoms are worth a note only.
 
     A layer that the optimizer does not hold is not moved by its steps: the rules of the run say that and since when.
+    Weights of a network that had learned and has lost it are not those that it began with.
     """
+    has_lost = evidence.loss.has_learned and (evidence.loss.rise is not None or not evidence.loss.trains)
     learns = evidence.loss.is_falling or evidence.loss.trains
     unheld = {each.layer for each in unheld_layers(evidence)}
     for each in evidence.inspected:
-        if each.rule == "lost-updates" and each.layer in unheld:
+        if (each.rule == "lost-updates" and each.layer in unheld) or (each.rule in OF_THE_START and has_lost):
             continue
         is_symptom = each.basis == "measured" and kind_of(each.rule) in ("symptom", "scale")
         severity = "note" if is_symptom and learns else each.severity

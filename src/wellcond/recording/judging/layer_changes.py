@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
+from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
 from wellcond.recording.judging.levels import finite, median
 from wellcond.recording.judging.run_rule import RunEvidence
@@ -19,6 +21,10 @@ CLIPPED = 1.01
 """Gradient norm before clipping over that after it, from which on it was clipped: beyond rounding."""
 NEAREST = 50
 """The same in steps, at least."""
+LONGER = Condition(
+    "gradient / the norm that it was clipped to", 10.0,
+    origin="theory: one step is then as long as ten of those before, whatever their directions",
+)  # fmt: skip
 
 
 def around(step: int) -> int:
@@ -57,15 +63,31 @@ def _unclipped(evidence: RunEvidence) -> Series:
     return unclipped if len(unclipped) and (is_clipped or not len(used)) else used
 
 
-def clipped_to(evidence: RunEvidence, step: int) -> float | None:
-    """The norm to which gradients were clipped before a step; None if they were not, or still are after it."""
+@dataclass(frozen=True)
+class EndOfClipping:
+    """Gradients that were clipped before a step, and are longer than that after it.
+
+    Attributes:
+        limit: The norm to which they were clipped.
+        longest: The longest that was used near the step, over the limit.
+    """
+
+    limit: float
+    longest: float
+
+
+def end_of_clipping(evidence: RunEvidence, step: int) -> EndOfClipping | None:
+    """How clipping ended around a step; None if there was none, or no gradient since is far longer than its limit."""
     unclipped, used = (finite(evidence.history.series(name)) for name in (UNCLIPPED_GRADIENT_NORM, GRADIENT_NORM))
     steps, place, other = np.intersect1d(unclipped.steps, used.steps, return_indices=True)
-    is_clipped = unclipped.values[place] > CLIPPED * used.values[other]
-    before, after = is_clipped[steps < step][-SAMPLES_BEFORE:], is_clipped[steps >= step]
-    if not len(after) or after.any() or not len(before) or not before.mean() > 0.5:
+    norms = used.values[other]
+    is_clipped = unclipped.values[place] > CLIPPED * norms
+    before, after = is_clipped[steps < step][-SAMPLES_BEFORE:], steps >= step
+    if is_clipped[after].any() or not len(before) or not before.mean() > 0.5:
         return None
-    return median(used.values[other][steps < step][-SAMPLES_BEFORE:][before])
+    limit = median(norms[steps < step][-SAMPLES_BEFORE:][before])
+    longest = float(norms[after & (steps < step + around(step))].max(initial=0.0))
+    return EndOfClipping(limit, longest / limit) if longest > LONGER.at * limit > 0 else None
 
 
 def growths(evidence: RunEvidence, quantity: str, step: int, within: float = math.inf) -> dict[str, float]:

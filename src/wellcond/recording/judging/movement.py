@@ -13,8 +13,14 @@ from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
 from wellcond.recording.judging.levels import began, finite, halfway, last_before
 from wellcond.recording.judging.run_rule import RunEvidence
-from wellcond.results.quantities import GRADIENT_NORM, UPDATE_RATIO
+from wellcond.results.quantities import GRADIENT_NORM, TRAINED_SHARE, UPDATE_RATIO
 
+FROZEN = Condition(
+    "steps without asking for a gradient", 50, origin="players that take turns are frozen for a few steps at a time"
+)
+LOOKED_AT = 25
+"""Steps between two looks at what asks for a gradient, at most."""
+START = Condition("step until which that counts as from the start", 2, origin="later it was frozen meanwhile")
 THAWED_AFTER = Condition("samples without a gradient before", 4, origin="as for a layer that does not learn")
 
 
@@ -57,18 +63,35 @@ def still_layers(evidence: RunEvidence, fewest: int) -> Iterator[Stillness]:
 
 
 def thawed_layers(evidence: RunEvidence) -> Iterator[tuple[str, int]]:
-    """Layers that move now and stood still at first, in the model's order, with the step of their first movement."""
+    """Layers that move now and stood still at first, with the step of their first movement.
+
+    First those that asked for no gradient at first, which is looked at every 25 steps, then those that had none.
+    """
+    asking = dict(_layers_that_ask(evidence))
+    yield from asking.items()
     fewest = int(THAWED_AFTER.at)
     moving = _steps_with_movement(evidence, GRADIENT_NORM)
     for layer in evidence.history.layers(GRADIENT_NORM):
         series = finite(evidence.history.series(GRADIENT_NORM, layer))
         steps = series.steps[series.values > 0]
-        if not len(steps) or len(series.since(int(steps[0]))) < fewest:
+        if layer in asking or not len(steps) or len(series.since(int(steps[0]))) < fewest:
             continue
         before = moving[moving < steps[0]]
         if len(before) >= fewest:
             last, first = int(before[-1]), int(steps[0])
             yield layer, evidence.loss.jump_between(last, first) or halfway(last, first)
+
+
+def _layers_that_ask(evidence: RunEvidence) -> Iterator[tuple[str, int]]:
+    """Layers that asked for no gradient from the first step on, and do since a step."""
+    for layer in evidence.history.layers(TRAINED_SHARE):
+        shares = evidence.history.series(TRAINED_SHARE, layer)
+        later = shares.steps[shares.values > 0]
+        if shares.values[0] > 0 or shares.steps[0] > START.at or not len(later) or later[0] < FROZEN.at:
+            continue
+        first = int(later[0])
+        last = first - LOOKED_AT
+        yield layer, evidence.loss.jump_between(last, first) or halfway(last, first)
 
 
 def _still(series: Series, moving: NDArray[np.int64], fewest: int) -> tuple[int, int] | None:

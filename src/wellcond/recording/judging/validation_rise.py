@@ -67,9 +67,13 @@ def validation_rise(evidence: RunEvidence) -> ValidationRise | None:
 
 
 def _beginning(evidence: RunEvidence, validation: Series, place: int, rise: float) -> int:
-    """Where the line through a tenth and half of a rise leaves the lowest; when a layer thawed, if before half."""
+    """Where the line through a tenth and half of a rise leaves the lowest; when a layer thawed, if before half.
+
+    What a layer that has thawed learns may lower one more validation loss before it rises.
+    """
     steps, above = validation.steps[place:], validation.values[place:] - validation.values[place]
     tenth, half = (int(steps[mostly_since(above > share * rise)]) for share in (TENTH, HALF))
     thawed = (step for _, step in thawed_layers(evidence))
     begin = tenth - round((half - tenth) * TENTH / (HALF - TENTH))
-    return next((step for step in thawed if steps[0] <= step <= half), max(int(steps[0]), begin))
+    earliest = int(validation.steps[max(0, place - 1)])
+    return next((step for step in thawed if earliest <= step <= half), max(int(steps[0]), begin))

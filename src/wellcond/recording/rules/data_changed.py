@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.judging.layer_changes import around, growths, jump_of_weights
+from wellcond.recording.judging.layer_changes import around, end_of_clipping, growths, jump_of_weights
 from wellcond.recording.judging.levels import finite, median
 from wellcond.recording.judging.movement import thawed_layers
 from wellcond.recording.judging.rates import lr_ratio
@@ -54,8 +54,8 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
     """The loss jumps within eight steps by a tenth of what was learned or more, and keeps some of it for 100 steps.
 
     The gradients of most layers grow at the same step, or losses are above all before; neither the rate nor the
-    weights grow, no layer begins to learn and none dies: what the loss is computed of has changed. A warning, since the
-    data may be harder on purpose; severe if all that was learned is lost.
+    weights grow, no layer begins to learn, none dies and clipping goes on: what the loss is computed of has changed. A
+    warning, since the data may be harder on purpose; severe if all that was learned is lost.
     """
     rise = evidence.loss.rise
     if rise is None or not rise.is_abrupt or not rise.is_lasting or not rise.had_learned:
@@ -72,6 +72,8 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
         abs(step - rise.step) <= around(rise.step) for step in (*dead, *(step for _, step in thawed_layers(evidence)))
     ):
         return  # the jump is that layer's
+    if end_of_clipping(evidence, rise.step) is not None:
+        return  # steps are longer
     gradients = growths(evidence, GRADIENT_NORM, rise.step, within=NEAR.at)
     grown = [layer for layer, growth in gradients.items() if growth > GROWTH.at]
     have_grown = bool(grown) and len(grown) >= MOST.at * len(gradients)

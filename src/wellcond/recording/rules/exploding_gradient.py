@@ -15,8 +15,8 @@ import math
 from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
-from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.recording.judging.layer_changes import clipped_to, growth_of_gradients
+from wellcond.diagnosis.threshold import Threshold
+from wellcond.recording.judging.layer_changes import end_of_clipping
 from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
 from wellcond.recording.judging.relative_gradients import FIRST_SAMPLES
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
@@ -29,31 +29,33 @@ GROWN = Threshold(
     "gradient of a layer / what it was at first", 1e3, 1e5,
     origin="the largest growth in healthy trainings of the benchmark is 120, of a generator against its critic",
 )  # fmt: skip
-LOST = Condition(
-    "rise of the loss since its lowest level / its fall until then", 0.9, origin="as high as at the start: all is lost"
-)
+LOST = Threshold(
+    "rise of the loss since its lowest level / its fall until then", 0.3, 0.9,
+    origin="a swing of the loss loses less than a third of what was learned; at 0.9 it is as good as all",
+)  # fmt: skip
 
 
 @run_rule("exploding-gradient", quantity=GRADIENT_NORM)
-def explodes_with_the_loss(evidence: RunEvidence) -> Iterator[Finding]:
-    """Gradients are no longer clipped, and grow a thousandfold as the loss begins to rise beyond its start. Severe.
+def no_longer_clipped(evidence: RunEvidence) -> Iterator[Finding]:
+    """Gradients that were clipped are not any more, are ten times as long, and the loss rises with them.
 
-    Where they never were, the loss that rises is `diverging`, of which growing gradients are a part.
+    It must have lost a third of what was learned, and stay there; severe if it has lost all, which is said at once.
+    Where gradients never were clipped, the loss that rises is `diverging`, of which growing gradients are a part.
     """
     rise = evidence.loss.rise
-    if rise is None or rise.is_abrupt or rise.lost < LOST.at:
+    if rise is None or not LOST.is_warning(rise.lost) or not (rise.is_lasting or LOST.is_severe(rise.lost)):
         return
-    growth, limit = growth_of_gradients(evidence, rise.step), clipped_to(evidence, rise.step)
-    if limit is None or not GROWN.is_warning(growth):
+    end = end_of_clipping(evidence, rise.step)
+    if end is None:
         return
     yield Finding(
         rule="exploding-gradient",
-        severity="severe",
+        severity="severe" if LOST.is_severe(rise.lost) else "warning",
         basis="measured",
-        summary=f"at step {rise.step} gradients grow {number(growth)}-fold, and the loss with them, from "
-        f"{number(rise.lowest)} to {number(rise.level)}; until then they were clipped to {number(limit)}.",
-        evidence={"gradient / before": growth, "clipped to": limit},
-        limits=GROWN.limits(),
+        summary=f"since step {rise.step} gradients are no longer clipped to {number(end.limit)}, and up to "
+        f"{number(end.longest)} times as long; the loss rises from {number(rise.lowest)} to {number(rise.level)}.",
+        evidence={"gradient / its limit before": end.longest, "clipped to": end.limit},
+        limits={"clipped to": end.limit},
         reason="A step that is as much longer lands where the gradient is larger still.",
         remedy="nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before every optimizer.step()",
         step=rise.step,

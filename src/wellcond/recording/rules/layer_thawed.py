@@ -31,7 +31,7 @@ HIGHEST = Condition(
 
 @run_rule("layer-thawed", quantity=GRADIENT_NORM)
 def layer_thawed(evidence: RunEvidence) -> Iterator[Finding]:
-    """A layer gets its first gradient, or updates, after four samples or more in which others had some.
+    """A layer asks for a gradient for the first time after 50 steps, or gets its first after four samples of others.
 
     A note; a warning if the loss jumps within a tenth of the run after it. If the validation loss rises since then, as
     severe as that is.

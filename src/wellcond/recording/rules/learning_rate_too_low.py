@@ -40,6 +40,10 @@ ENDED = Threshold(
 LONG = Condition(
     "share of the run with such a rate", 0.2, origin="schedules that end with the run have that for their last 2 %"
 )
+MOST = Condition(
+    "the same, where the loss has not fallen since", 0.6,
+    origin="no schedule is made to change nothing in most of the steps of its run",
+)  # fmt: skip
 DROP = Condition("learning rate / before", 0.7, origin="decay by a half or a tenth; smooth schedules take 0.9 of it")
 UNFINISHED = Condition(
     "fall of the loss in the last quarter before it, in standard errors", 3.0, origin="the loss was still falling"
@@ -87,8 +91,9 @@ def _sum_over_steps(ratios: Series, steps: int) -> float:
 def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
     """The rate has been below a thousandth of its highest for a fifth of the run, and training goes on. A warning.
 
-    A note if the network had learned by then, and the loss was not falling any more. It begins with the first drop of
-    the rate that came while the loss was falling; a rate that falls little by little, where it is a thousandth.
+    A note if the network had learned by then, and the loss was not falling any more, unless that is three fifths of the
+    run and the loss has not fallen since. It begins with the first drop of the rate that came while the loss was
+    falling; a rate that falls little by little, where it is a thousandth.
     """
     rates = finite(evidence.history.series(LR))
     if not len(rates) or evidence.step < ENOUGH.at:
@@ -103,10 +108,11 @@ def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
     begin = _early_drop(evidence, rates, start) or ended
     lr = float(rates.values[-1])
     is_early = not evidence.loss.has_learned or _was_falling(evidence, begin)
+    is_idle = evidence.step - ended >= MOST.at * evidence.step and not evidence.loss.has_fallen_since(ended)
     early = f"; it fell at step {begin}, when the loss was falling too" if begin < ended else ""
     yield Finding(
         rule="learning-rate-too-low",
-        severity="warning" if is_early else "note",
+        severity="warning" if is_early or is_idle else "note",
         basis="proven",
         summary=f"since step {ended} the rate is below a thousandth of its highest, {number(highest)}, and now "
         f"{number(lr)}{early}; the loss is {number(evidence.loss.level())}, and was "

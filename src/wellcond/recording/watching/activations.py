@@ -23,6 +23,8 @@ from wellcond.results import quantities as q
 RECTIFYING = (nn.ReLU, nn.ReLU6)
 BOUNDED: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
 """Modules whose output shows where they are flat, with the name of the function."""
+FEWEST_EXAMPLES, MOST_EXAMPLES, MOST_ENTRIES = 8, 64, 1024
+"""Examples, and entries of each, of which the spread of outputs over examples is computed."""
 
 
 class Outputs:
@@ -47,11 +49,13 @@ class Outputs:
         self._numbers: list[tuple[str, str, Tensor]] = []
         self._seen: set[tuple[str, str]] = set()
         """At this step."""
+        self._final: tuple[str, Tensor] | None = None
+        """Output of the last layer so far at this step."""
         self._last = ""
 
     def clear(self) -> None:
         """Begin with another step."""
-        self.started, self._numbers, self._seen, self._last = [], [], set(), ""
+        self.started, self._numbers, self._seen, self._last, self._final = [], [], set(), "", None
 
     @torch.no_grad()
     def see(self, name: str, module: nn.Module, x: Any, output: Any) -> None:
@@ -70,6 +74,8 @@ class Outputs:
                 self.started.append(name)
                 size = torch.linalg.vector_norm(tensor, dtype=_wide(tensor)) / tensor.numel() ** 0.5
                 self._numbers.append((name, q.SIGNAL_RMS, size))
+                if name in self.weighted:
+                    self._final = name, tensor.detach()
                 if isinstance(module, _BatchNorm) and isinstance(x, Tensor):
                     self._see_statistics(name, module, x)
 
@@ -92,6 +98,9 @@ class Outputs:
         """All numbers of the step; None if no call was seen."""
         if not self._numbers:
             return None
+        final, self._final = self._final, None  # it is not held any longer than the step
+        if final is not None and final[1].dim() > 1 and len(final[1]) >= FEWEST_EXAMPLES:
+            self._numbers.append((final[0], q.OUTPUT_SPREAD, _spread(final[1])))
         names = [(name, quantity) for name, quantity, _ in self._numbers]
         self.known.update(names)
 
@@ -154,6 +163,14 @@ class ActivationWatch:
         if self._remove is not None:
             self._remove()
             self._remove = None
+
+
+@torch.no_grad()
+def _spread(output: Tensor) -> Tensor:
+    """RMS over entries of their standard deviation over examples."""
+    some = output[:MOST_EXAMPLES].flatten(1)
+    some = some[:, :: -(-some.shape[1] // MOST_ENTRIES)].to(_wide(output))
+    return (some - some.mean(0)).square().mean().sqrt()
 
 
 def _wide(t: Tensor) -> torch.dtype:

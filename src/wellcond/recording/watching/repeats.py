@@ -60,10 +60,13 @@ def sample_of(batch: Any) -> Tensor | None:
     tensor = first if isinstance(first, Tensor) else next(iter(tensors_in(first)), None)
     if tensor is None or tensor.layout is not torch.strided or not tensor.numel():
         return None
-    return tensor.detach().take(_places(tensor.numel(), tensor.device))
+    return tensor.detach().take(places_in(tensor.numel(), tensor.device))
 
 
 @functools.lru_cache(maxsize=8)
-def _places(size: int, device: torch.device) -> Tensor:
-    """Multiples of the golden ratio: even steps would meet the same pixel of every image, which may be background."""
+def places_in(size: int, device: torch.device) -> Tensor:
+    """Places of a few entries, spread over all.
+
+    Multiples of the golden ratio: even steps would meet the same pixel of every image, which may be background.
+    """
     return (torch.arange(1, ENTRIES + 1, device=device, dtype=torch.float64) * GOLDEN % 1 * size).long()

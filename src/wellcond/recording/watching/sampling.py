@@ -66,6 +66,8 @@ class Sampling:
         self._are_parts = team is not None
         self._readings = readings
         self._last: dict[tuple[str, str], float] = {}
+        self._asks: list[bool] = []
+        """Which parameters of the optimizers asked for a gradient at the last look."""
 
     @property
     def optimizer_steps(self) -> int:
@@ -152,6 +154,23 @@ class Sampling:
             largest = torch.stack([torch.as_tensor(lr).detach() for lr in rates]).max()
             self._readings.add(largest, lambda values: self._if_new(step, "", q.LR, values[0], "lr"))
         return []
+
+    def trained(self, step: int) -> list[Row]:
+        """Share of each layer's weights that ask for a gradient, where they do not all do; each if it has changed."""
+        asks = [
+            p.requires_grad for watch in self.steps for group in watch.optimizer.param_groups for p in group["params"]
+        ]
+        if asks == self._asks:
+            return []
+        self._asks = asks
+        sizes: dict[str, list[int]] = {}
+        for p in self._parameters():
+            size = sizes.setdefault(self.layout.layer_of(p) or "", [0, 0])
+            size[0] += p.numel() * p.requires_grad
+            size[1] += p.numel()
+        shares = {layer: asking / max(1, every) for layer, (asking, every) in sizes.items()}
+        known = [layer for layer, share in shares.items() if share < 1 or (layer, q.TRAINED_SHARE) in self._last]
+        return [row for layer in known for row in self._if_new(step, layer, q.TRAINED_SHARE, shares[layer], "")]
 
     def settings(self, step: int) -> list[Row]:
         """Momentum, rates of layers where groups differ, weights not held, the loss scale; each if it has changed."""
