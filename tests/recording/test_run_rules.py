@@ -805,8 +805,9 @@ def test_a_loss_that_falls_at_once() -> None:
         10.0 - 6 * (T >= 700) * (1 - np.exp(-(T - 700.0).clip(0) / 30)),
         10.0 * 0.5 ** (T // 250),
         np.where((T >= 500) & (T < 700), 10.0, 4.0),
+        np.where(T < 20, 4.0, since(700, 4e-15, 9e-16)),
     ],
-    ids=["steep", "within some tens of steps", "at every epoch", "back from a rise"],
+    ids=["steep", "within some tens of steps", "at every epoch", "back from a rise", "rounding"],
 )
 def test_a_loss_that_does_not_fall_at_once_for_good_and_once(losses: np.ndarray) -> None:
     assert [each for each in by("data-changed", evidence(losses)) if "falls from" in each.summary] == []

@@ -45,6 +45,9 @@ WEIGHTS = Condition(
 FALLS = Condition(
     "highest of the eight losses after a fall / lowest before", 2 / 3, origin="no step that trains wins a third"
 )
+FITTED = Condition(
+    "loss before a fall / first loss", 1e-6, origin="rounding decides on smaller ones: single precision has 6e-8"
+)
 SAME_RATE = Condition("learning rate / lowest before - 1", 0.05, origin="a schedule that falls with it explains it")
 RAISED = Condition("learning rate / lowest before", 1.2, origin="a rate that is raised lifts the loss by itself")
 
@@ -105,9 +108,12 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
 def falls_at_once(evidence: RunEvidence) -> Iterator[Finding]:
     """All of eight losses lie a third or more below the eight before, as at no other step, and later ones stay low.
 
-    The rate is the same. A warning; a note if a validation loss has not risen since, as when augmentation ends.
+    The rate is the same. A warning; a note if a validation loss has not risen since, as when augmentation ends. Losses
+    below a millionth of the first one are not judged.
     """
     fall = evidence.loss.fall_at_once
+    if fall is not None and fall.before < FITTED.at * abs(evidence.loss.start):
+        return
     if fall is None or not fall.after < FALLS.at * fall.before or abs(lr_ratio(evidence, fall.step) - 1) > SAME_RATE.at:
         return
     validation = finite(evidence.history.series(VALIDATION_LOSS))
