@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from rule_cases import CLASSES, FEATURES, N, findings, table
 from torch import Tensor, nn
 
-
 STEPS = 6
 
 
