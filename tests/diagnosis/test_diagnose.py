@@ -141,7 +141,7 @@ def test_adam_is_bounded_like_any_other_optimizer() -> None:
     d = diagnose(problem(model), optimizer, budget="full")
     assert d.max_lr is not None
     assert d.max_lr.value == pytest.approx(wc.max_lr(problem(model), optimizer).value, rel=1e-2)
-    assert f"{d.max_lr.value:.3g} with momentum 0.9; the optimizer is at 0.01" in " ".join(str(d).split())
+    assert f"{d.max_lr.value:.3g}; the optimizer is at 0.01" in " ".join(str(d).split())
 
 
 def test_the_cost_is_that_of_all_parts(diagnosis: Diagnosis) -> None:
@@ -164,7 +164,7 @@ def test_a_hessian_that_does_not_exist_is_said_and_the_rest_is_there() -> None:
     assert d.max_lr is None
     assert d.conditioning is not None
     assert "Hessian eigenvalues, Hessian trace: " in str(d)
-    assert "the optimizer is at 0.1" in str(d)
+    assert "the optimizer is at" not in str(d)  # there is no limit to compare it with
 
 
 class Pairwise(nn.Module):

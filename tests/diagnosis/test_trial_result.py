@@ -7,7 +7,8 @@ import math
 import pytest
 
 from wellcond.diagnosis.learned import LEARNED, has_learned
-from wellcond.diagnosis.trial_result import Attempt, Outcome, Trial
+from wellcond.diagnosis.probes.paired import Paired
+from wellcond.diagnosis.trial_result import Attempt, HeldOut, Outcome, Trial
 from wellcond.results.run import Run
 
 BEFORE = (2.0, 2.2, 1.8, 2.0)
@@ -108,3 +109,22 @@ def test_a_rise_in_proportion_to_the_rate_is_uphill() -> None:
     assert Trial(BEFORE, CONSTANT, fast, (slow,)).uphill == (fast, slow)
     overshoots = attempt(*shifted(0.001), factor=0.1)  # with the square of the rate
     assert Trial(BEFORE, CONSTANT, fast, (overshoots,)).uphill is None
+
+
+@pytest.mark.parametrize(
+    ("after", "of_others", "held_out", "learns_nothing"),
+    [
+        ((1.78, 1.98, 1.59, 1.78), 2.1, None, False),  # 6 % below a constant, on all batches alike
+        ((1.78, 1.98, 1.59, 1.78), 1.81, None, True),  # but as good with the outputs of others
+        ((1.6, 2.2, 1.35, 1.98), 2.1, None, True),  # by chance: it is 0.9 standard errors
+        ((1.78, 1.98, 1.59, 1.78), 2.1, HeldOut(1.69, 2.3, 2.0), True),  # learned by heart
+    ],
+)
+def test_a_little_that_is_many_standard_errors_is_learned(
+    after: tuple[float, ...], of_others: float, held_out: HeldOut | None, learns_nothing: bool
+) -> None:
+    """Of rankings and survival times there is little to learn."""
+    run = Run([2.0] * 56)
+    own = Attempt(1.0, 0.1, run, after, after, paired=Paired(sum(after) / 4, of_others))
+    others = tuple(Attempt(factor, 0.1 * factor, run, BEFORE, BEFORE) for factor in (10.0, 100.0))
+    assert Trial(BEFORE, CONSTANT, own, others, held_out=held_out).learns_nothing is learns_nothing

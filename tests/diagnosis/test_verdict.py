@@ -38,6 +38,7 @@ def diagnosis(lr: float | None = 0.1, trains: bool | None = None, **fields: Any)
         (0.1, None, "The rate 0.1 is 20 % of the stability limit 0.5."),
         (2.0, None, "The rate 2 is 4 times the stability limit at these weights."),
         (2.0, True, "The rate 2 is 4 times the stability limit at these weights, which is ordinary"),
+        (2.0, True, "the limit says from where on steps overshoot, not where training fails."),
         (None, None, "The largest stable rate is 0.5 with momentum 0.9."),
     ],
 )

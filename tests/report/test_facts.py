@@ -67,6 +67,7 @@ def texts(rows: list[Row]) -> dict[str, str]:
             network(**{q.MAX_LR: 0.95, q.MOMENTUM: 0.9, q.LR: 0.1, q.TRAINED_MAX_LR: 2.0}),
             "0.95 with momentum 0.9; 2 after the training below; the optimizer is at 0.1",
         ),
+        ("largest stable lr", network(**{q.MAX_LR: 0.007, q.LR: 0.001}), "0.007; the optimizer is at 0.001"),
         (
             "largest stable lr",
             network(**{q.MAX_LR: math.inf, q.MOMENTUM: 0.9}),

@@ -252,6 +252,7 @@ class Diagnosis(Result):
         goes_down = self.trial is not None and bool(self.trial.trains)
         if share > 1:  # the edge of stability: common in networks that train well
             excused = ", which is ordinary where the loss goes down, as it does in the trial" if goes_down else ""
+            excused += ": the limit says from where on steps overshoot, not where training fails" if goes_down else ""
             return (
                 f" The rate {number(self.lr)} is {number(share)} times the stability limit at these weights{excused}."
             )

@@ -137,7 +137,9 @@ class Evidence(Result):
             yield q.MAX_LR, self.max_lr.value, "lr"
             yield q.MAX_LR_LOW, self.max_lr.low, "lr"
             yield q.MAX_LR_HIGH, self.max_lr.high, "lr"
-            yield q.MOMENTUM, self.max_lr.momentum, ""
+            groups = [] if self.optimizer is None else self.optimizer.param_groups
+            if not any("betas" in group for group in groups):  # β₁ is no momentum of SGD's
+                yield q.MOMENTUM, self.max_lr.momentum, ""
         # compared with other layers, each position of a convolution has a small share of the gradient
         if self.conditioning is not None and self.conditioning.convolution == "position":
             convolutions = sum(layer.kind.startswith("Conv") for layer in self.conditioning.values())

@@ -53,6 +53,14 @@ set-ups two end above it at their own rate, and both learn at another; half of t
 LONG_RUN, HARDLY_ANY_GAIN = 50, 0.99
 """Steps of the own run from which on that holds, and the limit for shorter runs: plain SGD on small batches starts
 slowly, with 1.1 % in 64 steps on the digits."""
+CLEARLY_BELOW, ENOUGH_BATCHES = 4.0, 4
+"""Standard errors of the mean over batches below the loss of a constant at which something has been learned, however
+little that is of the loss, and batches from which on they say so: survival times leave 5 to 8, with a
+loss of 0.94 times a constant's. Of sixty faulty networks that stay near a constant or above, three are more than that
+below it: the outputs of two are worth as much to other examples, and one, with a softmax too many, learns slowly."""
+TOLD_APART = 0.05
+"""(Loss with the outputs of other examples − loss) / the larger, from which on outputs tell examples apart: 0.13 in
+survival times, up to 0.035 in faulty networks whose loss is about a constant's."""
 LEAST_GAIN = 0.15
 """Gain of the right outputs over other examples' from which on a run on a handful tells examples apart. 0.8 to 1 in
 healthy networks, also in those that start slowly; below 0.1 in autoencoders whose code is all noise."""
@@ -383,11 +391,25 @@ class Trial:
 
     @property
     def learns_nothing(self) -> bool:
-        """Whether its own run and those at two other rates at least end no lower than about a constant's loss."""
+        """Whether its own run and those at two other rates at least end no lower than about a constant's loss.
+
+        Of a ranking or of survival times little can be learned at all: it is enough that the fall below a constant is
+        many standard errors, and that outputs are worth less to other examples.
+        """
         if self.has_learned or self.constant is None or self.constant <= 0 or len(self.attempts) < RATES_TRIED:
             return False
         least = NO_GAIN if self.is_long else HARDLY_ANY_GAIN
-        return not any(each.loss < least * self.constant for each in self.attempts)
+        return not any(each.loss < least * self.constant for each in self.attempts) and not self._is_clearly_below
+
+    @property
+    def _is_clearly_below(self) -> bool:
+        """Whether its own run ends below a constant's loss, and not by chance."""
+        own = self.own
+        if own is None or own.paired is None or self.constant is None or len(own.after) < ENOUGH_BATCHES:
+            return False
+        error = self.fall(own)[1] * max(abs(self.loss), abs(self.constant), 1e-12)
+        is_told_apart = own.paired.gain > TOLD_APART
+        return is_told_apart and not self.learns_by_heart and self.constant - own.loss > CLEARLY_BELOW * error
 
     @property
     def is_long(self) -> bool:

@@ -321,7 +321,8 @@ def uncovered(model: nn.Module) -> Iterator[tuple[str, str]]:
         if owns and rule_for(module) is None and not _is_inside(name, covered):
             kind = type(module).__name__
             norm = f"{kind} scales each feature by itself; it has no Σx ⊗ Σ∇h"
-            yield name, norm if "Norm" in kind else f"no rule for {kind}"
+            others = f"parameters of {kind}'s own, which belong to no layer that is known"
+            yield name, norm if "Norm" in kind else others
 
 
 def _is_inside(name: str, modules: Collection[str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from wellcond.network.calling import dense_parts, tensors_in
 from wellcond.network.layers import called_modules
@@ -17,8 +18,12 @@ ADVICE = {
     "data": "clean the data or drop that batch",
     "weight": "go back to the last checkpoint with finite weights, and train on at a smaller rate",
     "layer": "look for a division, a root or a logarithm there",
+    "product": "its inputs and weights are finite, so their products overflow: see how large both are",
     "code": "look for a division, a root or a logarithm there",
 }
+
+MULTIPLIERS = (nn.Linear, _ConvNd)
+"""Layers that only multiply and add: of finite inputs and weights they give infinity by overflow."""
 
 
 class LayerOutput(NamedTuple):
@@ -120,7 +125,9 @@ def why_not_finite(model: nn.Module, index: int, batch: Any, forward: Callable[[
     origin = first_not_finite(data, weights, layers_of_a_pass())
     if origin is not None:
         on_batch = "" if origin.place == "data" else f" (on batch {index})"
-        return f"{origin.sentence.removesuffix('.')}{on_batch}; {ADVICE[origin.place]}."
+        is_product = origin.place == "layer" and isinstance(model.get_submodule(origin.name), MULTIPLIERS)
+        advice = ADVICE["product" if is_product else origin.place]
+        return f"{origin.sentence.removesuffix('.')}{on_batch}; {advice}."
     if not_finite_in(outputs):
         return (
             f"the code after the last layer of {type(model).__name__} is the first to return NaN or infinity "

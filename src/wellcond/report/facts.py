@@ -128,11 +128,11 @@ def _max_lr(pivot: Pivot) -> str:
     if network.get(MAX_LR) == float("inf"):
         parts.append("no limit: the loss does not curve upwards here")
     elif MAX_LR in network:
-        momentum = f"with momentum {number(network[MOMENTUM])}" if network.get(MOMENTUM) else "without momentum"
-        parts.append(f"{number(network[MAX_LR])} {momentum}")
+        momentum = f" with momentum {number(network[MOMENTUM])}" if network.get(MOMENTUM) else " without momentum"
+        parts.append(f"{number(network[MAX_LR])}{momentum if MOMENTUM in network else ''}")
     if TRAINED_MAX_LR in network:
         parts.append(f"{number(network[TRAINED_MAX_LR])} after the training below")
-    if LR in network:
+    if LR in network and parts:  # a rate with nothing to compare it with is no answer
         parts.append(f"the optimizer is at {number(network[LR])}")
     return "; ".join(parts)
 

@@ -400,6 +400,34 @@ def test_activations_of_different_branches_do_not_drift() -> None:
     assert "activation-drift" not in findings(in_line, LOSS, table())
 
 
+@pytest.mark.parametrize(("place", "drifts"), [(-1, False), (2, True)])
+def test_a_head_that_starts_small_is_no_drift(place: int, drifts: bool) -> None:
+    """As that of a policy; but a layer in the middle is."""
+    model = perceptron(depth=2)
+    with torch.no_grad():
+        model[place].weight *= 1e-3
+        model[place].bias.zero_()
+    assert ("activation-drift" in findings(model, LOSS, table())) is drifts
+
+
+def test_the_small_head_of_one_of_two_branches_is_no_drift() -> None:
+    class ActorCritic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor, self.critic = perceptron(seed=1), perceptron(outputs=1, seed=2)
+            with torch.no_grad():
+                self.actor[-1].weight *= 1e-3
+                self.actor[-1].bias.zero_()
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.actor(x), self.critic(x)
+
+    def loss(outputs: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
+        return LOSS(outputs[0], y) + outputs[1].square().mean()
+
+    assert "activation-drift" not in findings(ActorCritic(), loss, table())
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_drift_that_the_trial_makes_severe_has_no_limit_that_it_does_not_reach(
     fails: bool, monkeypatch: pytest.MonkeyPatch

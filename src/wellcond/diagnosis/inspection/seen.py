@@ -57,7 +57,7 @@ class Seen:
         self.full: Tensor | None = None
         self.variations: list[float] = []
         self.has_finite_input = True
-        self.is_blank = False
+        self.is_blank: bool | None = None
         self.taken: float | None = None
         self.gradients: list[Tensor] = []
         self.norms: Tensor | None = None
@@ -89,6 +89,14 @@ class Seen:
             total = float(some.square().sum())
             if 0 < total < math.inf:
                 self.variations.append(float((some - some.mean(0)).square().sum()) / total)
+
+    def add_blank(self, is_blank: bool | None) -> None:
+        """Count whether one call gives all examples the same; None where that cannot be seen.
+
+        A module that is called once a time step may say nothing in the first: it is blank if it is so in all calls.
+        """
+        if is_blank is not None:
+            self.is_blank = is_blank and self.is_blank is not False
 
     def _add_units(self, rows: Tensor) -> None:
         if self.function in RECTIFIERS:
@@ -127,7 +135,7 @@ class Seen:
             saturated=self.flat / self.values if self.function in SLOPES and is_known else None,
             not_finite=self.not_finite / self.values,
             has_finite_input=self.has_finite_input,
-            is_blank=self.is_blank and is_known,
+            is_blank=bool(self.is_blank) and is_known,
             taken=self.taken,
             gradient=_rms(self.gradients),
             sensitivity=_rms(self.sensitivities),

@@ -37,7 +37,8 @@ class Signal:
         after: Layers with weights that are the last ones before it, by the graph; several where paths meet.
         is_after_parameters: Whether trainable parameters other than a layer's come before it, as those of a recurrence
             that the model writes out; False where another layer comes before it.
-        is_blank: Whether it gives every example the same although its inputs differ, as a norm over single values does.
+        is_blank: Whether it gives every example the same although its inputs differ, in all of its calls, as a norm
+            over single values does.
         taken: RMS of what differs between the examples in its input, for a layer with a weight.
         phase: The same of the argument of a sine or cosine after it; None if there is none.
     """

@@ -196,7 +196,9 @@ class Signals:
         seen.add(tensor, dim, x if isinstance(x, Tensor) else None, self._examples)
         if name not in self._weighted:
             params = list(module.parameters())
-            seen.is_blank |= _is_blank(x, tensor, params, self._examples, is_norm=is_norm(module))
+            _, *others = (t for t in tensors_in(output) if t.is_floating_point())
+            blank = [_is_blank(x, t, params, self._examples, is_norm=is_norm(module)) for t in (tensor, *others)]
+            seen.add_blank(False if False in blank else blank[0])  # a state that differs tells examples apart, too
         return seen, nth
 
     def _on_function(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -218,7 +220,7 @@ class Signals:
                     blank = _is_blank(args[0], output, tensors_in((args[1:], kwargs)), self._examples, is_norm=True)
                     seen, _ = self._seen.call_of(self._caller(), kind, False, None)
                     seen.add(output, feature_dim(output), None, self._examples)
-                    seen.is_blank |= blank
+                    seen.add_blank(blank)
             return
         if kind in FUNCTIONS.values():
             with self._failures.recording(f"the {kind} after {self._last or 'the input'}"):
@@ -253,18 +255,20 @@ class Signals:
                     seen.over_time = steps.double().flatten(1).norm(dim=1).cpu()
 
 
-def _is_blank(x: Any, output: Tensor, params: Sequence[Tensor], examples: int, *, is_norm: bool) -> bool:
+def _is_blank(x: Any, output: Tensor, params: Sequence[Tensor], examples: int, *, is_norm: bool) -> bool | None:
     """Whether inputs that differ give outputs of their shape that do not, and not by weights of zeros.
 
     Those of a norm have the size of its weight, so that rounding is small against it; others are exactly the same.
+    None where it cannot be seen, as where the inputs are the same for all examples.
     """
-    if not isinstance(x, Tensor) or x.shape != output.shape or not x.dim() or len(x) != examples or examples < 2:
-        return False
-    if params and not any(bool(p.any()) for p in params):
-        return False
+    if not output.dim() or len(output) != examples or examples < 2:
+        return None
     size = max((float(p.detach().square().mean().sqrt()) for p in params), default=1.0)
-    least = BLANK * size if is_norm else 0.0
-    return spread(output) <= least and spread(x) > ROUNDED * float(x.detach().square().mean().sqrt())
+    if spread(output) > (BLANK * size if is_norm else 0.0):
+        return False
+    if not isinstance(x, Tensor) or x.shape != output.shape or (params and not any(bool(p.any()) for p in params)):
+        return None
+    return True if spread(x) > ROUNDED * float(x.detach().square().mean().sqrt()) else None
 
 
 def _nothing(_name: str, _module: nn.Module, _x: Any, _output: Any) -> None:

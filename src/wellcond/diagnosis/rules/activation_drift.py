@@ -53,12 +53,14 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
     """Activations whose scale drifts with depth: the RMS of one layer's outputs is 200 times that of one before it.
 
     Severe from a million-fold, or if the network trains at no rate that was tried. Compared are layers that are
-    trained, along one path: where paths meet, the one with the largest activations, which sets the scale of the sum.
+    trained, along one path: where paths meet, the one with the largest activations, which sets the scale of the sum. A
+    last layer that starts small, as the head of a policy does, is no drift unless the loss stays where it is.
     """
     inspection = evidence.inspection
     if inspection is None or grows_by_layers(evidence):
         return
-    pairs = list(_along_paths(inspection))
+    stands_still = evidence.trial is not None and evidence.trial.stands_still
+    pairs = [pair for pair in _along_paths(inspection) if stands_still or not _is_small_head(inspection, *pair)]
     if not pairs:
         return
     first, last = max(pairs, key=lambda pair: abs(math.log(pair[1].rms / pair[0].rms)))
@@ -67,7 +69,6 @@ def activation_drift(evidence: Evidence) -> Iterator[Finding]:
     ratio = high.rms / low.rms
     if not RATIO.is_warning(ratio):
         return
-    stands_still = evidence.trial is not None and evidence.trial.stands_still
     is_far = RATIO.is_severe(ratio) or stands_still
     is_untrained = not is_far and trains_at_no_rate(evidence)
     has_norms = any(is_norm(module) for module in evidence.problem.model.modules())
@@ -133,6 +134,11 @@ def _where(inspection: Inspection, first: Signal, last: Signal) -> str:
     own = {w.layer for w in inspection.weights if w.role == "other" and len(w.shape) > 1}
     between = inspection.signals[inspection.signals.index(first) : inspection.signals.index(last)]
     return next((s.name for s in between if s.name in own and RATIO.is_warning(s.rms / first.rms)), last.name)
+
+
+def _is_small_head(inspection: Inspection, before: Signal, last: Signal) -> bool:
+    """Whether the second layer has smaller outputs than one before it, and no other layer comes after it."""
+    return last.rms < before.rms and not any(last.name in each.after for each in inspection.weighted())
 
 
 def _along_paths(inspection: Inspection) -> Iterator[tuple[Signal, Signal]]:

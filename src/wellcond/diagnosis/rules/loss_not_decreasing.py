@@ -72,7 +72,8 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     Severe if Adam, at the better of two rates, gets eight examples in 160 steps no further than 5 % below a constant (a
     warning if there is no time for these and the loss fell to a constant's: it may stay there for a while), and the
     network's own run ends no lower than 3 % below a constant. Severe, too, if its own run and those at all other rates
-    that were tried, two at least, end no lower than 7 % below a constant (1 % where the own run has less than 50 steps)
+    that were tried, two at least, end no lower than 7 % below a constant (1 % where the own run has less than 50 steps,
+    or 4 standard errors where its outputs are worth more to their own examples than to others, as for a ranking)
     although a probe of the data, by the nearest neighbor, a linear or a smooth fit, predicts the targets 8 standard
     deviations better than chance, and Adam cannot fit eight examples either: then neither the rate nor the labels are
     to blame. A warning if it can, or if there is no such probe: the network may only start slowly. A warning, too, if

@@ -102,7 +102,7 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("rank-collapse", quantity=VARIATION)
 def blank(evidence: Evidence) -> Iterator[Finding]:
-    """A norm that gives every example the same but for rounding, or another module that does so exactly.
+    """A norm that gives every example the same but for rounding, or another module that does so exactly, in all calls.
 
     A norm over single values subtracts each from itself: one channel per group after a global pooling, or one feature.
     Activations, softmaxes and dropouts are other rules'.
@@ -112,6 +112,8 @@ def blank(evidence: Evidence) -> Iterator[Finding]:
         return
     for signal in inspection.signals:
         if signal.is_blank and not signal.kind.endswith(("ReLU", "ReLU6", "Softmax", "Dropout")):
+            module = evidence.problem.model.get_submodule(signal.name)
+            is_of_norm = "norm" in signal.kind.lower() or is_norm(module)
             yield Finding(
                 rule="rank-collapse",
                 layer=signal.name,
@@ -120,8 +122,12 @@ def blank(evidence: Evidence) -> Iterator[Finding]:
                 summary=f"{signal.name or 'the model'} ({signal.kind}) gives all {inspection.examples} examples the "
                 "same, although its inputs differ.",
                 evidence={"variation": 0.0, "RMS": signal.rms},
-                reason="Minus its own mean a single value is 0: a norm needs several values to normalize together.",
-                remedy="# normalize over more than one value: fewer groups, all channels, or before the pooling",
+                reason="Minus its own mean a single value is 0: a norm needs several values to normalize together."
+                if is_of_norm
+                else "No later layer can distinguish examples that one module maps to one point.",
+                remedy="# normalize over more than one value: fewer groups, all channels, or before the pooling"
+                if is_of_norm
+                else f"# print what {signal.name or 'the model'} gets and returns for two examples",
             )
             return
 

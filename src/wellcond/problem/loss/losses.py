@@ -212,14 +212,15 @@ def is_taken_sum(batch: OutputBatch, gradients: list[Tensor], part: OutputBatch 
 def adds_up(batch: OutputBatch, gradients: list[Tensor], part: OutputBatch | None = None) -> bool:
     """Whether a loss is a sum over the examples: with some of them twice, the gradients of the others do not shrink.
 
-    False if the loss cannot be called with other examples and is not a plain sum. Over one example, a sum is a mean.
+    False if the loss cannot be called with other examples and is not a plain sum. Over one example, a sum is a mean;
+    and where outputs have time steps in front, a loss may be a sum over these and the mean over examples.
 
     Args:
         batch: Outputs and targets of one batch.
         gradients: Gradients of its loss with respect to the outputs.
         part: Some of its examples, which are counted twice; the first eighth by default.
     """
-    if batch.examples == 1:
+    if batch.examples == 1 or batch.is_steps_first:
         return False
     part = part or batch.taken(torch.arange(math.ceil(batch.examples / 8), device="cpu"))
     try:

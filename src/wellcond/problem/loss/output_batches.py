@@ -39,6 +39,13 @@ class OutputBatch:
         """Number of examples in the outputs."""
         return examples_in(self.tensors)
 
+    @property
+    def is_steps_first(self) -> bool:
+        """Whether the examples are in the second dimension, after time steps: that of targets which the first lacks."""
+        targets = [t for t in tree_flatten(self.targets)[0] if isinstance(t, Tensor) and t.dim()]
+        seconds = {t.shape[1] for t in self.tensors if t.dim() > 1}
+        return any(len(t) in seconds for t in targets) and not any(map(self._is_by_example, targets))
+
     def gradients(self) -> list[Tensor]:
         """Gradients of the loss with respect to each output; zero for those it does not depend on."""
         leaves = [t.detach().requires_grad_() for t in self.tensors]

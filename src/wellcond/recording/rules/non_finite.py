@@ -53,7 +53,8 @@ def non_finite(evidence: RunEvidence) -> Iterator[Finding]:
     layer, what = _where(evidence, begin)
     last = int(losses.steps[is_bad][-1]) if is_bad.any() else begin
     count = int(is_bad.sum())
-    place = f"; the first that is not finite are the {what} of {named(layer)}" if layer else ""
+    verb = "is" if what == WHAT[GRADIENT_NORM] else "are"
+    place = f"; the first that {verb} not finite {verb} the {what} of {named(layer)}" if layer else ""
     yield Finding(
         rule="non-finite",
         layer=layer,
