@@ -125,7 +125,10 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "label-shift": ("saturated-output", "learning-rate-too-low"),
     "padding-in-loss": ("constant-target", "saturated-output", "learning-rate-too-low", "loss-not-decreasing"),
     "order-lost": ("learning-rate-too-high", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
-    "mixed-examples": ("batchnorm-mode-gap", "labels-unrelated", "loss-not-decreasing"),
+    "mixed-examples": (
+        "batchnorm-mode-gap", "rank-collapse", "diverging", "learning-rate-too-high", "labels-unrelated",
+        "loss-not-decreasing",
+    ),
     "sorted-batches": ("batchnorm-mode-gap", "learning-rate-too-high", "loss-not-decreasing"),
     "term-dominates": ("rank-collapse", "learning-rate-too-low", "loss-not-decreasing"),
     "no-nonlinearity": (

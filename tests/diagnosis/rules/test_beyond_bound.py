@@ -98,13 +98,15 @@ EDGES = (torch.rand(64, 64, generator=G) < 0.3).float()
 
 
 def edges_of(products: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(products, EDGES[: len(products), : len(products)])
+    loss: Tensor = F.binary_cross_entropy_with_logits(products, EDGES[: len(products), : len(products)])
+    return loss
 
 
 def rebuilt(m: Any, b: Any, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     image, code = m(b[0])
     reconstruction: Tensor = loss(image, (b[0] > 0).float())
-    return reconstruction + 0.01 * code.square().mean()
+    total: Tensor = reconstruction + 0.01 * code.square().mean()
+    return total
 
 
 @pytest.mark.parametrize(
