@@ -125,7 +125,10 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "label-shift": ("saturated-output", "learning-rate-too-low"),
     "padding-in-loss": ("constant-target", "saturated-output", "learning-rate-too-low", "loss-not-decreasing"),
     "order-lost": ("learning-rate-too-high", "learning-rate-too-low", "labels-unrelated", "loss-not-decreasing"),
-    "mixed-examples": ("batchnorm-mode-gap", "labels-unrelated", "loss-not-decreasing"),
+    "mixed-examples": (
+        "batchnorm-mode-gap", "rank-collapse", "diverging", "learning-rate-too-high", "labels-unrelated",
+        "loss-not-decreasing",
+    ),
     "sorted-batches": (
         "batchnorm-mode-gap", "data-changed", "loss-spike", "stale-statistics", "dying-neurons", "diverging",
         "overfitting", "learning-rate-too-high", "loss-not-decreasing",

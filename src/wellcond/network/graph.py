@@ -168,6 +168,70 @@ def tail_of(node: Node | None) -> tuple[tuple[str, ...], int | None]:
     return tuple(names), dim
 
 
+NEVER_NEGATIVE = ("Relu", "Softplus", "Exp", "Sigmoid", "HardSigmoid", "Softmax")
+"""Operations whose results are never below zero."""
+SUMS = (*MOVES, "Index", "IndexSelect", "Gather", "Sum", "Mean")
+"""Operations whose results are never below zero if none of what they take is."""
+
+
+def never_negative(end: Node | None) -> bool:
+    """Whether a result is never below zero because it is a sum of products of numbers that are not.
+
+    Example:
+        >>> import torch
+        >>> z = torch.ones(3, 2, requires_grad=True).relu()
+        >>> never_negative((z @ z.T).grad_fn), never_negative((z @ z.T - 1).grad_fn)
+        (True, False)
+    """
+    waiting, seen = [end], set[Node | None]()
+    while waiting:
+        node = waiting.pop()
+        name = "" if node is None else plain(node)
+        if node in seen or name in NEVER_NEGATIVE:
+            continue
+        seen.add(node)
+        if node is None or not node.next_functions or name not in (*SUMS, "Mul", "Mm", "Bmm"):
+            return False
+        above = [each for each, _ in node.next_functions]
+        # without a gradient, a factor or an index is unknown
+        waiting += above[:1] if name in ("Index", "IndexSelect", "Gather") else above
+    return True
+
+
+def reaches_end_by_itself(leaves: Collection[Tensor], end: Node | None) -> bool:
+    """Whether what is computed of the leaves meets other tensors that have a gradient in the last sums alone.
+
+    A layer that takes the leaves multiplies them by its weights, and a bias is added before a loss is computed; terms
+    of a loss are added after that.
+
+    Example:
+        >>> import torch
+        >>> z, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+        >>> reaches_end_by_itself([z], (z.exp().sum() + w.exp().sum()).grad_fn)
+        True
+        >>> reaches_end_by_itself([z], (z * w).sum().grad_fn), reaches_end_by_itself([z], (z + w).exp().sum().grad_fn)
+        (False, False)
+    """
+    users: dict[Node, list[Node]] = defaultdict(list)
+    for node in upstream([end], None):
+        for above in inputs_of(node):
+            users[above].append(node)
+
+    def after(nodes: Iterable[Node]) -> set[Node]:
+        waiting = list(nodes)
+        reached = set(waiting)
+        while waiting:
+            new = set(users[waiting.pop()]) - reached
+            reached |= new
+            waiting += new
+        return reached
+
+    of_leaves = after([node for node in users if any(getattr(node, "variable", None) is leaf for leaf in leaves)])
+    merging = [node for node in of_leaves if any(above not in of_leaves for above in inputs_of(node))]
+    are_sums = all(plain(node) in ("Add", "Sub", "Rsub", "Cat", "Stack") for node in merging)
+    return are_sums and all(plain(node) in (*AFFINE, "Mul", "Div") for node in after(merging))
+
+
 def is_affine(end: Node | None) -> bool:
     """Whether everything before the tail is affine in the data; False for operations that are not known."""
     tail, _ = tail_of(end)

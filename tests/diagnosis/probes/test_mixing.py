@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -78,3 +80,42 @@ def test_outputs_that_are_padded_to_the_longest_sequence_are_compared_where_both
     assert mixing is not None
     assert mixing.difference == 0
     assert probed(Padded(mixes=True), x, normal(20, 9)) is None  # other padding is a reason to differ
+
+
+class ReadAtTheFirst(nn.Module):
+    """Attention over five tokens, of which the first is the same for all examples, and is read."""
+
+    def __init__(self, batch_first: bool, turned: bool = False, last: float = 1.0) -> None:
+        super().__init__()
+        self.turned = turned
+        self.first = nn.Parameter(torch.randn(16))
+        self.attend = nn.MultiheadAttention(16, 2, batch_first=batch_first)
+        self.out = nn.Linear(16, 1)
+        self.out.weight.data *= last
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.cat([self.first.expand(len(x), 1, 16), x], 1)
+        h = h.transpose(0, 1) if self.turned else h
+        h = h + self.attend(h, h, h, need_weights=False)[0]
+        read: Tensor = self.out(h[0] if self.turned else h[:, 0])
+        return read
+
+
+@pytest.mark.parametrize(
+    ("model", "layer"),
+    [
+        (lambda: ReadAtTheFirst(batch_first=False), "attend"),
+        (lambda: ReadAtTheFirst(batch_first=True), ""),
+        (lambda: ReadAtTheFirst(batch_first=False, turned=True), ""),
+        (lambda: ReadAtTheFirst(batch_first=True, last=0.0), ""),
+        (lambda: ReadAtTheFirst(batch_first=False, turned=True, last=0.0), ""),
+    ],
+    ids=["over the batch", "over the steps", "steps in front", "zero at the end", "steps in front, zero at the end"],
+)
+def test_attention_that_is_read_at_a_token_of_all(model: Callable[[], nn.Module], layer: str) -> None:
+    torch.manual_seed(0)
+    problem = Problem(model(), nn.MSELoss(), [(torch.randn(32, 4, 16), torch.randn(32, 1))])
+    mixing = behavior(problem).mixing
+    assert mixing is not None
+    assert mixing.layer == layer
+    assert mixing.is_inside == bool(layer)

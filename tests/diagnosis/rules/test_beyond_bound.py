@@ -64,3 +64,99 @@ def test_outputs_that_are_never_reached(last: nn.Module, step: Any, outputs: int
 )
 def test_sound(last: nn.Module, step: Any, outputs: int) -> None:
     assert found(last, step, outputs) == []
+
+
+class Several(nn.Module):
+    """A network that returns codes, their products, and what a decoder makes of them."""
+
+    def __init__(self, code: nn.Module, last: nn.Module, width: int = 4) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, width), code)
+        self.decoder = nn.Sequential(nn.Linear(width, 6), last)
+        self.level = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.decoder(self.encoder(x)), self.encoder(x)
+
+
+class Products(Several):
+    """Inner products of codes, each with each."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        z: Tensor = self.encoder(x)
+        return z @ z.T
+
+
+def found_in(model: nn.Module, step: Callable[[Any, Any], Tensor]) -> list[str]:
+    problem = wc.Problem.from_step(model, step, [(X, Y)])
+    return [each.severity for each in beyond_bound(Evidence(problem, None, behavior=behavior(problem)))]
+
+
+ANCHORS = torch.randn(16, 24, generator=G)
+NOISE = torch.randn(64, 6, generator=G)
+EDGES = (torch.rand(64, 64, generator=G) < 0.3).float()
+
+
+def edges_of(products: Tensor) -> Tensor:
+    loss: Tensor = F.binary_cross_entropy_with_logits(products, EDGES[: len(products), : len(products)])
+    return loss
+
+
+def rebuilt(m: Any, b: Any, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    image, code = m(b[0])
+    reconstruction: Tensor = loss(image, (b[0] > 0).float())
+    total: Tensor = reconstruction + 0.01 * code.square().mean()
+    return total
+
+
+@pytest.mark.parametrize(
+    ("model", "step"),
+    [
+        (lambda: Several(nn.Identity(), nn.ReLU()), lambda m, b: F.mse_loss(m(b[0])[0], NOISE[: len(b[0])])),
+        (lambda: Products(nn.ReLU(), nn.Identity()), lambda m, b: edges_of(m(b[0]))),
+        (lambda: Several(nn.Identity(), nn.ReLU()), lambda m, b: F.mse_loss(m.decoder(m.encoder(b[0])), b[0])),
+        (
+            lambda: Several(nn.Identity(), nn.Sigmoid()),
+            lambda m, b: rebuilt(m, b, F.binary_cross_entropy_with_logits),
+        ),
+    ],
+    ids=["noise", "logits of edges", "of a part", "a sigmoid twice"],
+)
+def test_many_that_are_never_reached(model: Callable[[], nn.Module], step: Any) -> None:
+    torch.manual_seed(0)
+    assert found_in(model(), step) == ["severe"]
+
+
+@pytest.mark.parametrize(
+    ("model", "step"),
+    [
+        (
+            lambda: Several(nn.Identity(), nn.ReLU()),
+            lambda m, b: F.mse_loss(m(b[0])[0], 0.8 * b[0].abs() + 0.5 * NOISE[: len(b[0])]),
+        ),
+        (lambda: Products(nn.ReLU(), nn.Identity()), lambda m, b: edges_of(m(b[0]) - m.level)),
+        (lambda: Products(nn.Identity(), nn.Identity()), lambda m, b: edges_of(m(b[0]))),
+        (
+            lambda: Several(nn.ReLU(), nn.Identity(), width=1),
+            lambda m, b: F.mse_loss(m.decoder(m.encoder(b[0])), b[0]),
+        ),
+        (
+            lambda: Several(nn.ReLU(), nn.Identity()),
+            lambda m, b: F.mse_loss(m(b[0])[0], b[0]) + 1e-3 * m(b[0])[1].mean(),
+        ),
+        (lambda: Several(nn.Identity(), nn.Sigmoid()), lambda m, b: rebuilt(m, b, F.binary_cross_entropy)),
+        (
+            lambda: Several(nn.Identity(), nn.Softplus()),
+            lambda m, b: (m(b[0])[0] + m(b[0])[0].detach() + 0.4 * NOISE[: len(b[0])] - 2 * m(b[0])[0]).square().mean(),
+        ),
+        (
+            lambda: Several(nn.ReLU(), nn.Identity(), width=16),
+            lambda m, b: F.cross_entropy(5 * F.normalize(m.encoder(b[0])) @ ANCHORS, ACTION[: len(b[0]), 0]),
+        ),
+    ],
+    ids=["counts with noise", "products with a bias", "codes of both signs", "a decoder after it", "a penalty",
+         "probabilities", "goals that follow", "compared with each other"],
+)  # fmt: skip
+def test_bounds_that_are_meant(model: Callable[[], nn.Module], step: Any) -> None:
+    torch.manual_seed(0)
+    assert found_in(model(), step) == []

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.answers import Answers, answers
-from wellcond.diagnosis.probes.beyond import BEYOND_BY, Beyond, beyond
+from wellcond.diagnosis.probes.beyond import PASSES as PASSES_BEYOND
+from wellcond.diagnosis.probes.beyond import Beyond, beyond, is_step
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.graphs import edges_of_first_alone
@@ -68,7 +69,7 @@ class Behavior:
         heard: Which examples the loss depends on; None if the model is not called as a whole.
         sight: What the loss sees of the outputs; None if it takes no other outputs than the model's.
         reach: Which outputs the model can give, and the lowest loss of these; None if they have no bound.
-        beyond: Outputs that the loss of a step pulls beyond what the model can give, all of them; None if it does not.
+        beyond: Outputs that the loss of a step pulls beyond what the model can give; None if it does not.
         judged_part: The part of the model whose results alone decide on the loss of a step, as a generator before its
             discriminator; None if there is none.
         lowered_odds: What the slope of a step's loss in the log-probabilities of actions follows, a reward or where
@@ -191,8 +192,8 @@ PROBES: dict[str, Probe] = {
     "beyond": Probe(
         "whether the loss asks for outputs that the model cannot give",
         beyond,
-        (4 + len(BEYOND_BY)) / 3,
-        lambda problem: isinstance(problem.loss, TrainingStep),
+        PASSES_BEYOND / 3,
+        is_step,
         "a step of one's own",
     ),
     "judged_part": Probe(

@@ -32,11 +32,13 @@ class Mixing:
             examples.
         layer: First module whose output differs.
         is_symmetric: Whether the order of the examples makes no difference, as for statistics over them.
+        is_inside: Whether only the outputs of that module differ, while those of the model are the same for all.
     """
 
     difference: float
     layer: str
     is_symmetric: bool = False
+    is_inside: bool = False
 
 
 def mixing(subject: Subject) -> Mixing | None:
@@ -63,7 +65,7 @@ def mixing(subject: Subject) -> Mixing | None:
     if not math.isfinite(difference):
         return None
     if difference <= subject.tolerance:
-        return Mixing(difference, "")
+        return (_mixed_inside(subject, few) if subject.are_all_alike else None) or Mixing(difference, "")
     if together.shape != alone.shape:  # what is padded less may differ for that reason
         return None
     return Mixing(difference, _first_that_differs(subject, few), _is_symmetric(subject, outputs, difference))
@@ -87,14 +89,38 @@ def _has_target_per_step(inputs: Any, target: Tensor) -> bool:
     return target.dim() > 1 and any(t.dim() > 1 and t.shape[1] == target.shape[1] for t in tensors_in(inputs))
 
 
+def _mixed_inside(subject: Subject, few: int) -> Mixing | None:
+    """A layer without `batch_first` that takes the examples for steps, where the model's outputs are the same for all.
+
+    So they are if they are read at a first token that the examples share.
+    """
+    both, alone = _outputs_of_modules(subject, few)
+    layer = _first_of(both, alone, subject.tolerance)
+    if getattr(dict(subject.problem.model.named_modules()).get(layer), "batch_first", True) or not layer:
+        return None
+    apart, together = alone[layer], both[layer]
+    # with the steps in front, as is right, the first size does not depend on the number of examples
+    if apart.dim() != 3 or len(apart) != few or len(together) != 2 * few or apart.shape[1:] != together.shape[1:]:
+        return None
+    return Mixing(relative_change(together[-few:], apart), layer, is_inside=True)
+
+
 def _first_that_differs(subject: Subject, few: int) -> str:
     """First module whose output for the last few examples changes when as few others are passed with them."""
+    return _first_of(*_outputs_of_modules(subject, few), subject.tolerance)
+
+
+def _first_of(both: dict[str, Tensor], alone: dict[str, Tensor], tolerance: float) -> str:
+    return next((name for name in alone if _differ(both.get(name), alone[name], tolerance)), "")
+
+
+def _outputs_of_modules(subject: Subject, few: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     both: dict[str, Tensor] = {}
     alone: dict[str, Tensor] = {}
     for outputs, count in ((both, 2 * few), (alone, few)):
         with torch.no_grad(), tapped(subject.modules, _first_output_into(outputs)):
             subject.problem.forward(0, subject.last(count))
-    return next((name for name in alone if _differ(both.get(name), alone[name], subject.tolerance)), "")
+    return both, alone
 
 
 def _first_output_into(outputs: dict[str, Tensor]) -> Callable[..., None]:

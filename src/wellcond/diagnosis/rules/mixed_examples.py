@@ -41,7 +41,8 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
     The last few examples are passed through once more, alone. Severe: outputs then belong to other examples, whatever
     the loss does, as after a recurrent or attention layer that is not `batch_first`, which takes the examples for steps
     of a sequence. If the order of the examples does not matter they are statistics over a batch, as a BatchNorm's: a
-    note if outputs change by less than a half and the network trains, and a warning otherwise.
+    note if outputs change by less than a half and the network trains, and a warning otherwise. Where the outputs are
+    the same for all examples, as at a first token that they share, the layers without `batch_first` are compared.
     """
     mixing = None if evidence.behavior is None else evidence.behavior.mixing
     if mixing is None or mixing.difference < CHANGE.warn:
@@ -56,9 +57,19 @@ def mixed_examples(evidence: Evidence) -> Iterator[Finding]:
         layer=mixing.layer,
         severity="severe" if not are_statistics else "note" if is_slight else "warning",
         basis="proven",
-        summary=f"the outputs of an example change by {mixing.difference:.0%} with the others of its batch, first at "
-        f"{mixing.layer or 'the model'}"
-        + (", which takes the batch for the steps of a sequence (batch_first=False)." if is_turned else "."),
+        summary=(
+            f"what {mixing.layer} gives for an example changes by {mixing.difference:.0%} with the others of its "
+            "batch, and the outputs of the model are the same for all: it"
+            if mixing.is_inside
+            else f"the outputs of an example change by {mixing.difference:.0%} with the others of its batch, first at "
+            f"{mixing.layer or 'the model'}"
+        )
+        + (
+            "."
+            if not is_turned
+            else f"{' ' if mixing.is_inside else ', which '}takes the batch for the steps of a sequence "
+            "(batch_first=False)."
+        ),
         evidence={"relative change": mixing.difference},
         reason="Statistics over a batch differ in use, one example at a time, unless running ones are kept as in "
         "BatchNorm."
