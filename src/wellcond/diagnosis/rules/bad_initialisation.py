@@ -57,6 +57,13 @@ LARGE_GAIN = Threshold(
     "rms·√fan_in of a weight", 8.0, 16.0, healthy=("gain, weight", "gain, recurrent"),
     origin="He starts at 1.4; healthy networks, fresh and trained, reach 7.9",
 )  # fmt: skip
+TOO_FAR = Threshold(
+    "standard deviation of products of embeddings / that of the targets", 5.0, math.nan,
+    origin="√d for d factors from N(0, 1) and standardized targets: 2.8 for 8, 11 for 128; below 1 where small",
+)  # fmt: skip
+AS_DRAWN = Condition(
+    "standard deviation of outputs / √d·product of the tables' RMS", 0.5, origin="1 for rows that are drawn apart"
+)
 SMALL_GAIN = Threshold(
     "rms·√fan_in of a weight", 0.05, 0.01, bad="below", healthy=("gain, weight", "gain, recurrent"),
     origin="torch starts at 0.58, N(0, 0.02²) at 0.14 for 48 inputs; healthy networks go down to 0.079",
@@ -225,6 +232,51 @@ def _largest_scale(evidence: Evidence) -> tuple[str, float]:
     scales = {name: math.exp(min(abs(value), 700.0)) for name, value in single.items()}
     name = max(scales, key=lambda each: scales[each], default="")
     return (name, scales[name]) if name and scales[name] > SCALE.at else ("", math.nan)
+
+
+@rule("bad-initialisation")
+def large_products(evidence: Evidence) -> Iterator[Finding]:
+    """Products of embeddings that vary five times as much as the numbers they are to predict, at three times the loss.
+
+    A model of tables alone, as a factorization, whose outputs are about √d times the RMS of its two largest tables: d
+    factors from `nn.Embedding`'s N(0, 1) add up to √d. Severe unless the trial shows that the network trains, or gets
+    within 1.5 times a constant's loss.
+    """
+    if (both := outputs_of(evidence)) is None:
+        return
+    inspection, output, trial = *both, evidence.trial
+    called = [w for w in inspection.weights if w.order is not None and w.rms > 0]
+    tables = sorted((w for w in called if w.role == "embedding" and len(w.shape) == 2), key=lambda w: -w.rms)
+    numbers = [fact for fact in inspection.targets if not fact.is_index and not fact.is_binary]
+    if len(tables) < 2 or any(w.role in ("weight", "recurrent") for w in called) or len(inspection.targets) != 1:
+        return
+    first, second = tables[:2]
+    best, loss = output.best_constant, inspection.loss
+    if not numbers or first.shape[1] != second.shape[1] or best is None or loss is None or not best > 0:
+        return
+    expected = math.sqrt(first.shape[1]) * first.rms * second.rms
+    ratio = output.std / max(numbers[0].std, 1e-12)
+    if not TOO_FAR.is_warning(ratio) or not LOSS_RATIO.is_severe(loss / best) or output.std < AS_DRAWN.at * expected:
+        return
+    yield Finding(
+        rule="bad-initialisation",
+        layer=first.layer,
+        severity="warning" if trial is None or _recovers(trial, best) else "severe",
+        basis="measured",
+        summary=f"the products of {first.name} and {second.name} have a standard deviation of {number(output.std)}, "
+        f"the targets one of {number(numbers[0].std)}: the loss is {number(loss)}, that of a constant {number(best)}.",
+        evidence={
+            "std of outputs": output.std,
+            "std of targets": numbers[0].std,
+            "RMS of the first table": first.rms,
+            "RMS of the second table": second.rms,
+        },
+        limits=TOO_FAR.limits(numbers[0].std),
+        reason="A product of d pairs of numbers from N(0, 1) has a standard deviation of √d. What such rows give for "
+        "pairs that no example has stays as it is drawn.",
+        remedy=f"for name in [{first.name!r}, {second.name!r}]:\n"
+        f"    torch.nn.init.normal_(model.get_parameter(name), std={0.3 / first.shape[1] ** 0.25:.2g})",
+    )
 
 
 @rule("bad-initialisation")
