@@ -98,12 +98,12 @@ PHASE = Threshold(
 def large_start(evidence: Evidence) -> Iterator[Finding]:
     """A loss far above log C, that of equal probabilities for C classes, and above that of the best constant.
 
-    Severe from three times both and three nats above them: the logits are large and wrong, where a fresh network should
-    give every class the same. A warning if only one layer is trained, such as a head on fixed features, since its loss
-    is convex; and if a trial shows that the network learns nevertheless, or gets within 1.5 times a constant's. The
-    layer is the first whose outputs have an RMS above 5, or the last one. A network that was trained before may be sure
-    and wrong on other data: it is reported only if the weights of that layer are too large. Not reported where
-    activations grow from layer to layer though weights do not make them, which is `activation-drift`.
+    Severe from three times both and three nats above them: the logits are large and wrong, where a fresh network
+    should give every class the same. A warning if only one layer is trained, such as a head on fixed features, since
+    its loss is convex; and if a trial shows that the network learns nevertheless, or gets within 1.5 times a
+    constant's. The layer is the first whose outputs have an RMS above 5, or the last one. A network that was trained
+    before may be sure and wrong on other data: it is reported only if the weights of that layer are too large. Not
+    reported where activations grow from layer to layer though weights do not make them, which is `activation-drift`.
     """
     if grows_by_layers(evidence):
         return
@@ -121,7 +121,8 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     last = weighted[-1].name if weighted else ""
     name = next((s.name for s in weighted if s.rms > LARGE_SIGNAL.at and not is_embedding(s)), last)
     gain = max((w.gain or 0.0 for w in inspection.weights if w.layer == name), default=0.0)
-    if weighted and weighted[-1].rms < LARGE_SIGNAL.at < output.rms:  # it grows after the last layer
+    last_rms = weighted[-1].rms if weighted else 0.0
+    if last_rms < LARGE_SIGNAL.at < output.rms:  # it grows after the last layer, or in layers by hand
         name = _largest_own(evidence, inspection) or name
     if any(map(is_trained, inspection.weights)) and not LARGE_GAIN.is_warning(gain):
         return
@@ -139,10 +140,16 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
         reason="A network that knows nothing yet should give every class the same probability, at a loss of log C.",
         treatment="zero-last" if is_last_alone else "unit-signals",
-        remedy=f"for p in model.get_submodule({name!r}).parameters():\n    p.data /= {output.rms:.2g}"
+        remedy=f"for p in {_parameters(name, evidence)}:\n    p.data /= {output.rms:.2g}"
         if output.rms > 1
         else "# compare the outputs with the labels: they are small, and yet sure of a wrong answer",
     )
+
+
+def _parameters(name: str, evidence: Evidence) -> str:
+    """Code for one parameter, or for those of a module."""
+    is_one = name in evidence.problem.params
+    return f"[model.get_parameter({name!r})]" if is_one else f"model.get_submodule({name!r}).parameters()"
 
 
 def _recovers(trial: Trial, constant: float) -> bool:
