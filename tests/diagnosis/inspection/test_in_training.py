@@ -89,6 +89,47 @@ def test_nan_in_a_later_batch() -> None:
     assert finding.evidence["values that are not finite"] == 1
 
 
+class Pooled(nn.Module):
+    """The mean of the tokens, by an attention or by a sum over a count, without padding."""
+
+    def __init__(self, *, by_attention: bool, least: float = 0.0) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(10, 8), nn.Linear(8, 3)
+        self.query = nn.Parameter(torch.randn(1, 1, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True) if by_attention else None
+        self.least = least
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        values, is_real = self.table(tokens), (tokens > 0).float()
+        if self.attention is not None:
+            queries = self.query.expand(len(tokens), 1, 8)
+            pooled: Tensor = self.attention(queries, values, values, key_padding_mask=tokens == 0)[0][:, 0]
+        else:
+            pooled = (values * is_real[..., None]).sum(1) / is_real.sum(1, keepdim=True).clamp_min(self.least)
+        logits: Tensor = self.out(pooled)
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("by_attention", "least", "is_empty", "is_broken"),
+    [
+        (True, 0.0, True, True),
+        (False, 0.0, True, True),
+        (False, 1.0, True, False),
+        (True, 0.0, False, False),
+    ],
+    ids=["attention", "mean of nothing", "mean over one at least", "no empty text"],
+)
+def test_a_text_of_padding_in_a_later_batch(by_attention: bool, least: float, is_empty: bool, is_broken: bool) -> None:
+    tokens = torch.randint(1, 10, (320, 5), generator=torch.Generator().manual_seed(1))
+    tokens[::2, 3:] = 0
+    if is_empty:
+        tokens[-5] = 0
+    torch.manual_seed(0)
+    findings = severe(Pooled(by_attention=by_attention, least=least), loader(tokens, data(320)[1]))
+    assert [each.rule for each in findings] == ["non-finite"] * is_broken
+
+
 def test_missing_targets_that_the_loss_leaves_out_are_meant_so() -> None:
     x, _ = data(960)
     targets = x.sum(1, keepdim=True)

@@ -24,7 +24,7 @@ from wellcond.results import Cost
 
 SECONDS = 1.0
 """Time after which no further batch is read."""
-MOST_PASSED = 3
+MOST_PASSED = 4
 """Batches that are passed forward, a third of a training step each."""
 
 
@@ -72,9 +72,10 @@ def reached_in_training(problem: Problem) -> frozenset[str]:
 def refused(problem: Problem) -> Refused | None:
     """Read an epoch, as far as the time allows, and pass what is extreme in it through a copy in the model's own modes.
 
-    Extreme are values that are not finite, the fewest examples, the largest and smallest indices, and the most
-    elements; at most `MOST_PASSED` batches are passed. If the time ends before the epoch does, the first examples of
-    the first batch stand in for a last one that is smaller.
+    Extreme are values that are not finite, examples of one index throughout, such as texts of padding alone, the
+    fewest examples, the largest and smallest indices, and the most elements; at most `MOST_PASSED` batches are
+    passed. If the time ends before the epoch does, the first examples of the first batch stand in for a last one that
+    is smaller.
 
     Returns:
         The first batch that fails; None if there is none, or if the first batch of all fails.
@@ -135,7 +136,7 @@ def _extremes(problem: Problem) -> tuple[Batch, list[tuple[int | None, Batch]]]:
     return first, list({index: (index, batch) for _, index, batch in map(unlike.__getitem__, order)}.values())
 
 
-EXTENTS = ("not finite", "few", "high", "low", "many")
+EXTENTS = ("not finite", "blank", "few", "high", "low", "many")
 """Ways to be extreme, the likeliest to fail first."""
 
 
@@ -148,6 +149,9 @@ def _extents(batch: Batch) -> dict[tuple[str, int], float]:
         if not t.is_floating_point() and not t.is_complex() and t.numel() and t.layout is torch.strided:
             low, high = (float(end) for end in t.aminmax())
             extents["high", place], extents["low", place] = high, -low
+            if t.dim() > 1 and t[0].numel() > 1:
+                rows = t.flatten(1)
+                extents["blank", place] = float((rows == rows[:, :1]).all(1).sum())
     return extents
 
 

@@ -19,6 +19,7 @@ from wellcond.diagnosis.inspection.seen import Seen, SeenCalls, spread
 from wellcond.diagnosis.inspection.signal import Signal
 from wellcond.network.calling import tensors_in
 from wellcond.network.graph import leaves_of, nearest_before
+from wellcond.network.isolation.arithmetic import HALF
 from wellcond.network.layers import feature_dim, rule_for, weighted_layers
 from wellcond.network.module_names import ModuleNames
 from wellcond.network.norms import is_norm, unit_dim
@@ -37,7 +38,8 @@ _NORMS: dict[Any, str] = dict.fromkeys((F.layer_norm, F.group_norm, F.instance_n
 _SINES: dict[Any, str] = dict.fromkeys(
     (torch.sin, torch.cos, torch.sin_, torch.cos_, Tensor.sin, Tensor.cos, Tensor.sin_, Tensor.cos_), "sine"
 )
-_WATCHED = _NORMS | _SINES | dict.fromkeys(PERHAPS_RELU, _UNNAMED) | FUNCTIONS | SeenAttention.FUNCTIONS
+_CASTS: dict[Any, str] = dict.fromkeys((Tensor.half, Tensor.bfloat16, Tensor.to, Tensor.type), "cast")
+_WATCHED = _CASTS | _NORMS | _SINES | dict.fromkeys(PERHAPS_RELU, _UNNAMED) | FUNCTIONS | SeenAttention.FUNCTIONS
 
 
 class Signals:
@@ -51,7 +53,7 @@ class Signals:
         modules: Modules whose signals are recorded, by name.
         without_graph: Names of modules that are called under `no_grad`.
         started: Place in the forward pass of every module that is called, by name.
-        dtypes: Dtypes of what modules return.
+        dtypes: Dtypes of what modules return, and the half precision that their own code casts to.
     """
 
     def __init__(self, model: nn.Module, failures: Failures) -> None:
@@ -206,6 +208,12 @@ class Signals:
             with self._failures.recording("functions that are a ReLU"), torch._C.DisableTorchFunction():
                 if self._inside and is_rectified((args, kwargs), output):  # in a loss it is no unit
                     self._on_nonlinearity("relu", output)
+            return
+        if kind == "cast":
+            if (
+                self._inside and isinstance(output, Tensor) and output.dtype in HALF
+            ):  # and its module may return float32
+                self.dtypes.add(output.dtype)
             return
         if kind == "sine":
             x = args[0] if args else None

@@ -57,6 +57,8 @@ class Weight:
         also: Other names of it, in other modules.
         shares_memory_with: Name of another parameter in the same memory.
         dtype: Its dtype.
+        copies: How many units each group of units with the same weights and gradient has, where there are two groups or
+            more with a gradient, all of one size; 0 elsewhere, and if a unit has no copy.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Weight:
     shares_memory_with: str | None
     dtype: torch.dtype
     twins: tuple[str, ...] = ()
+    copies: int = 0
 
     @property
     def numel(self) -> int:
@@ -180,7 +183,7 @@ def _weight(
     g = None if gradient is None else _dense(gradient.detach())
     by_unit = _by_unit(module, owner, values) if role in ("weight", "recurrent") else None
     distinct = distinct_rows = None
-    fan_in = 0
+    fan_in = copies = 0
     if by_unit is not None:
         fan_in = by_unit.shape[1]
     double = values.double()
@@ -192,6 +195,8 @@ def _weight(
         distinct_rows = _distinct(by_unit)
         both = [by_unit] if g_by_unit is None else [by_unit, g_by_unit]
         distinct = _distinct(*both) if distinct_rows < len(by_unit) else distinct_rows
+        if distinct < len(by_unit) and g_by_unit is not None:
+            copies = _copies(by_unit, g_by_unit)
     return Weight(
         name=name,
         kind=type(module).__name__,
@@ -210,6 +215,7 @@ def _weight(
         not_finite=bad,
         gradient_not_finite=0 if g is None else g.numel() - int(g.isfinite().sum()),
         dtype=p.dtype,
+        copies=copies,
         **facts,
     )
 
@@ -257,8 +263,22 @@ def _alike(values: Tensor, gradient: Tensor) -> int:
     return max((values.shape[dim] for dim, both in slices.items() if _distinct(*both) == 1), default=0)
 
 
+def _copies(rows: Tensor, gradients: Tensor) -> int:
+    """How many rows every group of equal ones with a gradient has; 0 if sizes differ, or there is but one group."""
+    _, groups, counts = torch.unique(_keys(rows, gradients), dim=0, return_inverse=True, return_counts=True)
+    size = gradients.double().square().sum(1).sqrt()
+    moved = groups[size > SAME_GRADIENT * size.max()].unique()
+    sizes = {int(counts[group]) for group in moved}
+    return sizes.pop() if len(moved) > 1 and len(sizes) == 1 and 1 not in sizes else 0
+
+
 def _distinct(*matrices: Tensor) -> int:
-    """Number of rows that differ, up to rounding.
+    """Number of rows that differ, up to rounding."""
+    return len(torch.unique(_keys(*matrices), dim=0))
+
+
+def _keys(*matrices: Tensor) -> Tensor:
+    """Numbers of every row that are the same if rows are, up to rounding.
 
     Rows are compared by their products with two random vectors, which differ if the rows do, almost surely.
     """
@@ -272,5 +292,4 @@ def _distinct(*matrices: Tensor) -> int:
         draw = torch.Generator().manual_seed(0)
         vectors = torch.randn(rows.shape[1], 2, generator=draw, dtype=torch.float64).to(rows.device)
         keys.append((rows / scale) @ vectors / math.sqrt(rows.shape[1]))
-    rounded = (torch.cat(keys, 1) * 1e5).round()
-    return len(torch.unique(rounded, dim=0))
+    return (torch.cat(keys, 1) * 1e5).round()

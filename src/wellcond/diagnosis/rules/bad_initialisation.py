@@ -57,6 +57,13 @@ LARGE_GAIN = Threshold(
     "rms·√fan_in of a weight", 8.0, 16.0, healthy=("gain, weight", "gain, recurrent"),
     origin="He starts at 1.4; healthy networks, fresh and trained, reach 7.9",
 )  # fmt: skip
+TOO_FAR = Threshold(
+    "standard deviation of products of embeddings / that of the targets", 5.0, math.nan,
+    origin="√d for d factors from N(0, 1) and standardized targets: 2.8 for 8, 11 for 128; below 1 where small",
+)  # fmt: skip
+AS_DRAWN = Condition(
+    "standard deviation of outputs / √d·product of the tables' RMS", 0.5, origin="1 for rows that are drawn apart"
+)
 SMALL_GAIN = Threshold(
     "rms·√fan_in of a weight", 0.05, 0.01, bad="below", healthy=("gain, weight", "gain, recurrent"),
     origin="torch starts at 0.58, N(0, 0.02²) at 0.14 for 48 inputs; healthy networks go down to 0.079",
@@ -91,12 +98,12 @@ PHASE = Threshold(
 def large_start(evidence: Evidence) -> Iterator[Finding]:
     """A loss far above log C, that of equal probabilities for C classes, and above that of the best constant.
 
-    Severe from three times both and three nats above them: the logits are large and wrong, where a fresh network should
-    give every class the same. A warning if only one layer is trained, such as a head on fixed features, since its loss
-    is convex; and if a trial shows that the network learns nevertheless, or gets within 1.5 times a constant's. The
-    layer is the first whose outputs have an RMS above 5, or the last one. A network that was trained before may be sure
-    and wrong on other data: it is reported only if the weights of that layer are too large. Not reported where
-    activations grow from layer to layer though weights do not make them, which is `activation-drift`.
+    Severe from three times both and three nats above them: the logits are large and wrong, where a fresh network
+    should give every class the same. A warning if only one layer is trained, such as a head on fixed features, since
+    its loss is convex; and if a trial shows that the network learns nevertheless, or gets within 1.5 times a
+    constant's. The layer is the first whose outputs have an RMS above 5, or the last one. A network that was trained
+    before may be sure and wrong on other data: it is reported only if the weights of that layer are too large. Not
+    reported where activations grow from layer to layer though weights do not make them, which is `activation-drift`.
     """
     if grows_by_layers(evidence):
         return
@@ -114,7 +121,8 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
     last = weighted[-1].name if weighted else ""
     name = next((s.name for s in weighted if s.rms > LARGE_SIGNAL.at and not is_embedding(s)), last)
     gain = max((w.gain or 0.0 for w in inspection.weights if w.layer == name), default=0.0)
-    if weighted and weighted[-1].rms < LARGE_SIGNAL.at < output.rms:  # it grows after the last layer
+    last_rms = weighted[-1].rms if weighted else 0.0
+    if last_rms < LARGE_SIGNAL.at < output.rms:  # it grows after the last layer, or in layers by hand
         name = _largest_own(evidence, inspection) or name
     if any(map(is_trained, inspection.weights)) and not LARGE_GAIN.is_warning(gain):
         return
@@ -132,10 +140,16 @@ def large_start(evidence: Evidence) -> Iterator[Finding]:
         evidence={"loss": loss, "loss of the best constant": constant, "RMS of outputs": output.rms},
         reason="A network that knows nothing yet should give every class the same probability, at a loss of log C.",
         treatment="zero-last" if is_last_alone else "unit-signals",
-        remedy=f"for p in model.get_submodule({name!r}).parameters():\n    p.data /= {output.rms:.2g}"
+        remedy=f"for p in {_parameters(name, evidence)}:\n    p.data /= {output.rms:.2g}"
         if output.rms > 1
         else "# compare the outputs with the labels: they are small, and yet sure of a wrong answer",
     )
+
+
+def _parameters(name: str, evidence: Evidence) -> str:
+    """Code for one parameter, or for those of a module."""
+    is_one = name in evidence.problem.params
+    return f"[model.get_parameter({name!r})]" if is_one else f"model.get_submodule({name!r}).parameters()"
 
 
 def _recovers(trial: Trial, constant: float) -> bool:
@@ -225,6 +239,51 @@ def _largest_scale(evidence: Evidence) -> tuple[str, float]:
     scales = {name: math.exp(min(abs(value), 700.0)) for name, value in single.items()}
     name = max(scales, key=lambda each: scales[each], default="")
     return (name, scales[name]) if name and scales[name] > SCALE.at else ("", math.nan)
+
+
+@rule("bad-initialisation")
+def large_products(evidence: Evidence) -> Iterator[Finding]:
+    """Products of embeddings that vary five times as much as the numbers they are to predict, at three times the loss.
+
+    A model of tables alone, as a factorization, whose outputs are about √d times the RMS of its two largest tables: d
+    factors from `nn.Embedding`'s N(0, 1) add up to √d. Severe unless the trial shows that the network trains, or gets
+    within 1.5 times a constant's loss.
+    """
+    if (both := outputs_of(evidence)) is None:
+        return
+    inspection, output, trial = *both, evidence.trial
+    called = [w for w in inspection.weights if w.order is not None and w.rms > 0]
+    tables = sorted((w for w in called if w.role == "embedding" and len(w.shape) == 2), key=lambda w: -w.rms)
+    numbers = [fact for fact in inspection.targets if not fact.is_index and not fact.is_binary]
+    if len(tables) < 2 or any(w.role in ("weight", "recurrent") for w in called) or len(inspection.targets) != 1:
+        return
+    first, second = tables[:2]
+    best, loss = output.best_constant, inspection.loss
+    if not numbers or first.shape[1] != second.shape[1] or best is None or loss is None or not best > 0:
+        return
+    expected = math.sqrt(first.shape[1]) * first.rms * second.rms
+    ratio = output.std / max(numbers[0].std, 1e-12)
+    if not TOO_FAR.is_warning(ratio) or not LOSS_RATIO.is_severe(loss / best) or output.std < AS_DRAWN.at * expected:
+        return
+    yield Finding(
+        rule="bad-initialisation",
+        layer=first.layer,
+        severity="warning" if trial is None or _recovers(trial, best) else "severe",
+        basis="measured",
+        summary=f"the products of {first.name} and {second.name} have a standard deviation of {number(output.std)}, "
+        f"the targets one of {number(numbers[0].std)}: the loss is {number(loss)}, that of a constant {number(best)}.",
+        evidence={
+            "std of outputs": output.std,
+            "std of targets": numbers[0].std,
+            "RMS of the first table": first.rms,
+            "RMS of the second table": second.rms,
+        },
+        limits=TOO_FAR.limits(numbers[0].std),
+        reason="A product of d pairs of numbers from N(0, 1) has a standard deviation of √d. What such rows give for "
+        "pairs that no example has stays as it is drawn.",
+        remedy=f"for name in [{first.name!r}, {second.name!r}]:\n"
+        f"    torch.nn.init.normal_(model.get_parameter(name), std={0.3 / first.shape[1] ** 0.25:.2g})",
+    )
 
 
 @rule("bad-initialisation")

@@ -45,8 +45,8 @@ def non_finite(evidence: Evidence) -> Iterator[Finding]:
 def in_a_later_batch(evidence: Evidence) -> Iterator[Finding]:
     """A batch after the first ones whose loss is NaN or infinite in training mode.
 
-    A copy sees batches of an epoch, as far as a second allows, that hold NaN or infinity, or differ in shape from those
-    before.
+    A copy sees batches of an epoch, as far as a second allows, that hold NaN or infinity, or a text of
+    padding alone, or differ in shape from those before.
     """
     refused = None if evidence.inspection is None else evidence.inspection.refused
     if refused is None or refused.error:

@@ -28,6 +28,10 @@ ONE_SIDED = Threshold(
     "|mean| of a weight / its RMS", 0.97, float("nan"),
     origin="0 for ordinary initializations, 0.87 for entries drawn between 0 and 1",
 )  # fmt: skip
+COPIES = Threshold(
+    "units that are alike, in each of several groups of the last layer", 2, 3,
+    origin="0 for classes, values and labels, whose gradients differ; the number of components for a mixture of zeros",
+)  # fmt: skip
 ENOUGH = Condition("units of a layer, and inputs of each", 4, origin="of a few numbers all may be alike by chance")
 
 
@@ -65,6 +69,37 @@ def symmetric_initialization(evidence: Evidence) -> Iterator[Finding]:
             "as the number of different ones.",
             treatment="he-init" if are_affine else "",
             remedy=f"for name in [{names}]:\n    torch.nn.init.xavier_normal_(model.get_parameter(name))",
+        )
+
+
+@rule("symmetric-initialisation")
+def alike_components(evidence: Evidence) -> Iterator[Finding]:
+    """A last layer whose units come in groups of copies, in weights and gradients, as the components of a mixture.
+
+    There are two such groups or more with a gradient, as the means and the deviations of all components, all of one
+    size, and no unit with a gradient has no copy: severe from three copies on, a warning for two. The units of a
+    classifier or of several numbers that start at zero differ by their targets; classes that no example has are alike,
+    next to others that are not.
+    """
+    inspection = evidence.inspection
+    weights = (
+        [] if inspection is None else [w for w in inspection.weights if w.role == "weight" and w.order is not None]
+    )
+    last = max((w.order for w in weights if w.order is not None), default=0)
+    for w in weights:
+        if w.order != last or len(weights) == 1 or not COPIES.is_warning(w.copies):
+            continue
+        yield Finding(
+            rule="symmetric-initialisation",
+            layer=w.layer,
+            severity="severe" if COPIES.is_severe(w.copies) else "warning",
+            basis="proven",
+            summary=f"the {w.units} units of {layer_named(w.layer)} come in groups of {w.copies} that are identical, "
+            "in weights and gradients, and stay identical.",
+            evidence={"units": float(w.units), "copies": float(w.copies), "RMS of the weight": w.rms},
+            limits=COPIES.limits(),
+            reason="Components of a mixture that start identical get the same gradient, and stay one component.",
+            remedy=f"torch.nn.init.xavier_normal_(model.get_parameter({w.name!r}))",
         )
 
 

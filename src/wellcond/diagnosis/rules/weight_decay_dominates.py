@@ -34,6 +34,11 @@ LOSS = Threshold(
 FALL = Condition(
     "fall with decay / fall without it", 0.25, origin="a quarter of the speed, if only the run without it learns"
 )
+APART = Condition(
+    "loss with decay − loss without it, over the loss at the start or a constant's",
+    0.02,
+    origin="below it both runs have learned nearly all there is; 0.002 for a sound network under Muon",
+)
 MOST = Condition("share of weights in which decay outweighs the gradient", 0.5, origin="more than half of the network")
 SCALE = Threshold(
     "RMS of a norm's scales", 0.02, math.nan, bad="below", origin="they start at 1, or at exactly 0 on purpose"
@@ -47,9 +52,10 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
     Asked if decay alone shrinks a weight to 1/e in 1,000 steps or fewer, (1−μ)/(lr·wd), or if an adaptive optimizer
     adds a penalty above 1e-3 to its gradient; ordinary settings take 2,000 (SGD 0.1, momentum 0.9, 5e-4) to 100,000
     (AdamW 1e-3, 0.01). Severe if the loss without decay ends below half of that with it, or if it learns where that
-    with it falls by less than a quarter of that; a warning from 0.85. If the run is too short to show it, a warning if
-    the pull of decay outweighs the pull against it in most weights of a network that has not learned: wd·|θ| against
-    the gradient if decay is added to it, and against Adam's largest step, 1, if it is decoupled.
+    with it falls by less than a quarter of that; a warning from 0.85. Not asked where the two differ by less than a
+    fiftieth of the loss at the start, or of a constant's: then both have learned. If the run is too short to show it,
+    a warning if the pull of decay outweighs the pull against it in most weights of a network that has not learned:
+    wd·|θ| against the gradient if decay is added to it, and against Adam's largest step, 1, if it is decoupled.
     """
     trial, optimizer = evidence.trial, evidence.optimizer
     if trial is None or trial.own is None or optimizer is None or "no weight decay" not in trial.variants:
@@ -59,7 +65,8 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
         return
     pulled = _outweighed(evidence, optimizer)
     outweighs = pulled > MOST.at
-    is_seen = without.loss < LOSS.warn * own.loss
+    reference = min(abs(trial.loss), trial.constant or abs(trial.loss))
+    is_seen = without.loss < LOSS.warn * own.loss and own.loss - without.loss > APART.at * reference
     if not is_seen and not (outweighs and not trial.trains and without.loss < own.loss):
         return
     only_without = trial.outcome(without) == "learns" != trial.outcome(own)
