@@ -108,8 +108,8 @@ class Handful:
             that another network gives.
         lost_slope: Share of the loss's slope, after the last step, that its gradient does not have; None if every term
             of the loss has a gradient.
-        paired: What the outputs are worth after the same steps in training mode; None where that was not in question,
-            because the network's own run tells examples apart, or if it is not known.
+        paired: What the outputs are worth after the same steps in training mode, or after 160 if these tell nothing
+            apart; None where that was not in question, because the network's own run does, or if it is not known.
         alone: The same after a run with the largest term of the loss only; None where `paired` tells examples apart, or
             the loss is no sum.
         later: Loss after more steps, where it fell to that of a constant: some stay there for a while; None elsewhere.

@@ -235,3 +235,36 @@ def test_exchanged_dimensions_flattened_places_and_overlaps_are_sound(
     loss: Callable[[Tensor, Tensor], Tensor], is_channels_first: bool
 ) -> None:
     assert not places(loss, is_channels_first)
+
+
+class Coder(nn.Module):
+    """Variational, with one layer for mean and variance, so that its code is all noise for some fifty steps."""
+
+    def __init__(self, inputs: int, codes: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 2 * codes))
+        self.decoder = nn.Sequential(nn.Linear(codes, 64), nn.ReLU(), nn.Linear(64, inputs))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_variance = self.encoder(x).chunk(2, 1)
+        return self.decoder(mean + torch.randn_like(mean) * (0.5 * log_variance).exp()), mean, log_variance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("is_faulty", [True, False])
+def test_a_code_that_is_only_slow_to_leave_the_noise_is_sound(seed: int, is_faulty: bool) -> None:
+    torch.manual_seed(seed)
+    pictures = torch.sigmoid(0.4 * torch.randn(1024, 10) @ torch.randn(10, 64) - 1)
+
+    def step(m: nn.Module, x: Tensor) -> Tensor:
+        out, *posterior = m(x)
+        error = F.binary_cross_entropy_with_logits(out, x, reduction="none")
+        if is_faulty:
+            return error.mean() + divergence(*posterior).sum(1).mean()
+        return error.sum(1).mean() + divergence(*posterior).sum(1).mean()
+
+    model = Coder(64, 8)
+    findings = wc.diagnose(wc.Problem.from_step(model, step, list(pictures.split(32))), Adam(model.parameters(), 3e-3))
+    severe = {each.rule for each in findings.findings if each.severity == "severe"}
+    assert severe == ({"term-dominates"} if is_faulty else set())
