@@ -13,7 +13,7 @@ FEW_STEPS, FEWER_BATCHES = 150.0, 4
 """Below this many steps allowed, the trial has this many mini-batches: each evaluation passes all of them."""
 FEW = 8
 """Examples that any sound network can fit."""
-NOISE_DRAWS = 8
+NOISE_DRAWS = 16
 """Draws of noise over which outputs on a handful are compared: of a code that is all noise, a single one finds them
 worth between −0.4 and 0.25 of the loss, and sixteen between −0.04 and 0.06."""
 PLATEAU_STEPS = 160

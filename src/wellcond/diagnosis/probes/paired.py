@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -30,15 +30,26 @@ class Paired:
     Attributes:
         loss: As it is.
         of_others: With the outputs given to other examples.
+        error: Standard error of their difference over draws of what the model draws at random; 0 for a single draw.
     """
 
     loss: float
     of_others: float
+    error: float = 0.0
 
     @property
     def gain(self) -> float:
         """What the right outputs are worth: the difference of the two over the larger one."""
-        return (self.of_others - self.loss) / max(abs(self.loss), abs(self.of_others), 1e-12)
+        return (self.of_others - self.loss) / self._scale
+
+    @property
+    def noise(self) -> float:
+        """The standard error of the gain."""
+        return self.error / self._scale
+
+    @property
+    def _scale(self) -> float:
+        return max(abs(self.loss), abs(self.of_others), 1e-12)
 
 
 def depends_on_pairs(problem: Problem, batch: Batch) -> bool:
@@ -90,7 +101,9 @@ def paired(problem: Problem, batch: Batch, draws: int = 1) -> Paired | None:
         own = _loss(problem, batch, lambda _, output: calls.append(_of_examples(output, examples)), draw)
         losses.append((own, _loss(problem, batch, exchanged, draw)))
     own, of_others = map(fmean, zip(*losses, strict=True))
-    return Paired(own, of_others) if math.isfinite(own + of_others) else None
+    if not math.isfinite(own + of_others):
+        return None
+    return Paired(own, of_others, stdev(b - a for a, b in losses) / math.sqrt(draws) if draws > 1 else 0.0)
 
 
 def loss_of_one_point(problem: Problem, batch: Batch) -> float:
