@@ -16,16 +16,13 @@ from wellcond.diagnosis.on_batches import best_constant, training
 from wellcond.diagnosis.probes.constant_terms import lost_slope
 from wellcond.diagnosis.probes.judges import is_judged_by_network
 from wellcond.diagnosis.probes.paired import Paired
-from wellcond.diagnosis.trial_parts import FEW, handful_price
-from wellcond.diagnosis.trial_result import HALF, Handful, plunges
+from wellcond.diagnosis.trial_parts import FEW, NOISE_DRAWS, PLATEAU_STEPS, handful_price
+from wellcond.diagnosis.trial_result import HALF, LEAST_GAIN, Handful, plunges
 from wellcond.diagnosis.worth import worth
 from wellcond.problem.batches import Batch, examples_in
 from wellcond.problem.problem import Problem
 from wellcond.training.copy_run import CopyRun
 
-PLATEAU_STEPS = 160
-"""Steps on a handful whose loss falls to a constant's and stays there. Attention that begins uniform leaves it after
-some 100 steps of Adam; a network that sees nothing of its inputs never does."""
 AT_CONSTANT = 0.95
 """Loss over that of a constant from which on nothing of the handful has been learned."""
 ROBUST_RATES = (1e-2, 1e-3)
@@ -86,15 +83,21 @@ def fit_few(
 def few_worth(problem: Problem, batch: Batch, in_pass: float, few: Handful) -> Paired | None:
     """What the outputs on the same examples are worth after the same run in training mode, with all that is drawn.
 
-    A model that adds noise in training, as a variational autoencoder does, may tell examples apart without it only.
+    A model that adds noise in training, as a variational autoencoder does, may tell examples apart without it only; or
+    late: its code is all noise for some fifty steps, and then holds more and more. So what tells nothing goes on.
     """
     examples = handful(problem, batch, FEW)
     if problem.device.type == "cpu":
         in_pass *= examples_in(batch) / examples_in(examples)
     with training(problem, [examples], _adam(problem), in_pass) as trainer:
         run = trainer.start(few.lr)
-        run.run(len(few.run.losses))
-        return worth(run, examples)
+        steps = len(few.run.losses)
+        run.run(steps)
+        known = worth(run, examples, NOISE_DRAWS)
+        if known is None or known.gain >= LEAST_GAIN:
+            return known
+        run.run(max(PLATEAU_STEPS - steps, 0))
+        return worth(run, examples, NOISE_DRAWS)
 
 
 def _is_at_constant(few: Handful) -> bool:

@@ -41,8 +41,9 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
 
     Returns:
         None if the loss is no sum; and, unless the other terms are a penalty of the weights that outweighs this one at
-        the start, if the term still falls, or they have not fallen to a hundredth, nor to a half where nothing is
-        learned, or where they are a penalty of the weights and this one has not fallen at all.
+        the start, if the term still falls (but not where nothing is learned and they have fallen to a hundredth: what
+        falls may be the bias alone), or they have not fallen to a hundredth, nor to a half where nothing is learned, or
+        where they are a penalty of the weights and this one has not fallen at all.
     """
     trainer, own = attempts.trainer, attempts.trained
     before, after = _values(trainer, trainer.start().problem), _values(trainer, own.problem)
@@ -66,7 +67,7 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
         return None
     own.run(steps // 2)
     still_falls = own.diverged_at is not None or _values(trainer, own.problem)[which] < STALLS * after[which]
-    if still_falls and not outweighs:
+    if still_falls and not outweighs and (own.diverged_at is not None or not (tells_nothing and are_satisfied)):
         return None
     problem = trainer.problem
     only = CopyTrainer(Problem(problem.model, _only(problem.loss, which), problem.source), trainer.optimizer)
@@ -74,7 +75,7 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
     run.run(steps)
     trainer.cost += only.cost
     alone = _values(trainer, Problem(run.model, problem.loss, problem.source))[which]
-    return Swamped(before[which], after[which], alone, others_before, others_after, of_weights)
+    return Swamped(before[which], after[which], alone, others_before, others_after, of_weights, still_falls)
 
 
 def _is_penalty(trainer: CopyTrainer, run: CopyRun, which: int) -> bool:

@@ -176,7 +176,7 @@ def trial(
             with failures.recording("what outputs send no gradient to"), start.counted() as copy:
                 unreached = cut_off(copy)
             if few is not None:
-                again = run_again_price(len(few.run.losses), count, on_gpu) + modes_price
+                again = run_again_price(count, on_gpu) + modes_price
                 with start.counted() as copy:
                     of_one_point = loss_of_one_point(copy, batches[0])
                 if allowed.has(again, "a handful of examples in training mode"):

@@ -65,6 +65,10 @@ LEAST_GAIN = 0.15
 """Gain of the right outputs over other examples' from which on a run on a handful tells examples apart. 0.8 to 1 in
 healthy networks, also in those that start slowly; below 0.1 in autoencoders whose code is all noise."""
 
+FAINT_GAIN, NOISY = 0.04, 3.0
+"""The same where most of the loss is there whatever the outputs are, as a cross-entropy of gray pixels: 0.05 to 0.14
+in a variational autoencoder that learns later. Three standard errors over draws of noise may be chance."""
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -116,8 +120,8 @@ class Handful:
             that another network gives.
         lost_slope: Share of the loss's slope, after the last step, that its gradient does not have; None if every term
             of the loss has a gradient.
-        paired: What the outputs are worth after the same steps in training mode; None where that was not in question,
-            because the network's own run tells examples apart, or if it is not known.
+        paired: What the outputs are worth after the same steps in training mode, or after 160 if these tell nothing
+            apart; None where that was not in question, because the network's own run does, or if it is not known.
         alone: The same after a run with the largest term of the loss only; None where `paired` tells examples apart, or
             the loss is no sum.
         later: Loss after more steps, where it fell to that of a constant: some stay there for a while; None elsewhere.
@@ -138,7 +142,13 @@ class Handful:
     @property
     def tells_nothing(self) -> bool:
         """Whether outputs may as well be another example's after the run in training mode."""
-        return self.paired is not None and self.paired.gain < LEAST_GAIN
+        known = self.paired
+        return known is not None and known.gain < min(LEAST_GAIN, max(FAINT_GAIN, NOISY * known.noise))
+
+    @property
+    def tells_apart(self) -> bool:
+        """Whether that run tells examples apart; False, too, if it was not made."""
+        return self.paired is not None and not self.tells_nothing
 
     @property
     def fall(self) -> float:
@@ -211,6 +221,7 @@ class Swamped:
         others_before: Sum of the other terms at the start.
         others_after: Their sum after the run with all terms.
         are_of_weights: Whether the others depend on the weights alone: they are the same for other batches.
+        still_falls: Whether it falls by 3 % or more when the run with all terms goes on for half its length.
     """
 
     before: float
@@ -219,6 +230,7 @@ class Swamped:
     others_before: float
     others_after: float
     are_of_weights: bool = False
+    still_falls: bool = False
 
 
 @dataclass(frozen=True)

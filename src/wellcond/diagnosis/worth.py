@@ -15,12 +15,15 @@ ALL_ALIKE = 0.1
 """Loss of other examples' outputs over the loss at the start, below which all outputs may have become the same."""
 
 
-def worth(run: CopyRun, batch: Batch) -> Paired | None:
-    """The loss of a batch with the right outputs and with those of other examples; None if that is not known."""
+def worth(run: CopyRun, batch: Batch, draws: int = 1) -> Paired | None:
+    """The loss of a batch with the right outputs and with those of other examples; None if that is not known.
+
+    A mean over draws of what the model draws at random: with a few examples, one draw moves the loss by a third.
+    """
     if run.diverged_at is not None:
         return None
     with contextlib.suppress(Exception), run.counted() as problem:  # the user's loss may refuse other outputs
-        return paired(problem, batch)
+        return paired(problem, batch, draws)
     return None
 
 

@@ -13,7 +13,12 @@ from torch.distributions import Categorical, Normal
 from torch.optim import Adam
 
 import wellcond as wc
+from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.probes.drawn import weighs_by_itself
+from wellcond.diagnosis.probes.paired import Paired
+from wellcond.diagnosis.rules.term_dominates import term_dominates
+from wellcond.diagnosis.trial_result import Handful, Swamped, Trial
+from wellcond.results.run import Run
 
 Step = Callable[[nn.Module, Tensor], Any]
 
@@ -235,3 +240,55 @@ def test_exchanged_dimensions_flattened_places_and_overlaps_are_sound(
     loss: Callable[[Tensor, Tensor], Tensor], is_channels_first: bool
 ) -> None:
     assert not places(loss, is_channels_first)
+
+
+class Coder(nn.Module):
+    """Variational, with one layer for mean and variance, so that its code is all noise for some fifty steps."""
+
+    def __init__(self, inputs: int, codes: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 2 * codes))
+        self.decoder = nn.Sequential(nn.Linear(codes, 64), nn.ReLU(), nn.Linear(64, inputs))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_variance = self.encoder(x).chunk(2, 1)
+        return self.decoder(mean + torch.randn_like(mean) * (0.5 * log_variance).exp()), mean, log_variance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "causes"), [(0.4, 10), (0.5, 5)])
+@pytest.mark.parametrize("is_faulty", [True, False])
+def test_a_code_that_is_only_slow_to_leave_the_noise_is_sound(size: float, causes: int, is_faulty: bool) -> None:
+    torch.manual_seed(0)
+    pictures = torch.sigmoid(size * torch.randn(1024, causes) @ torch.randn(causes, 64) - 1)
+
+    def step(m: nn.Module, x: Tensor) -> Tensor:
+        out, *posterior = m(x)
+        error = F.binary_cross_entropy_with_logits(out, x, reduction="none")
+        if is_faulty:
+            return error.mean() + divergence(*posterior).sum(1).mean()
+        return error.sum(1).mean() + divergence(*posterior).sum(1).mean()
+
+    model = Coder(64, 8)
+    findings = wc.diagnose(wc.Problem.from_step(model, step, list(pictures.split(32))), Adam(model.parameters(), 3e-3))
+    severe = {each.rule for each in findings.findings if each.severity == "severe"}
+    assert severe == ({"term-dominates"} if is_faulty else set())
+
+
+@pytest.mark.parametrize(
+    ("still_falls", "of_few", "expected"),
+    [
+        (False, None, ["severe"]),
+        (False, Paired(1.0, 1.01), ["severe"]),
+        (True, Paired(1.0, 1.01), ["warning"]),
+        (False, Paired(1.0, 2.0), ["warning"]),
+        (True, Paired(1.0, 2.0), []),
+    ],
+    ids=["stands still", "nor does a handful learn", "only the bias is learned", "a handful learns", "it is only slow"],
+)
+def test_a_term_that_others_may_only_delay(still_falls: bool, of_few: Paired | None, expected: list[str]) -> None:
+    few = Handful(8, 1e-2, 1.0, 0.1, None, Run([1.0, 0.1]), paired=of_few)
+    swamped = Swamped(1.0, 0.9, 0.1, others_before=5.0, others_after=0.01, still_falls=still_falls)
+    problem = wc.Problem(nn.Linear(1, 1), nn.MSELoss(), [(torch.ones(2, 1), torch.ones(2, 1))])
+    evidence = Evidence(problem, trial=Trial((6.0,), few=few, swamped=swamped))
+    assert [each.severity for each in term_dominates(evidence)] == expected

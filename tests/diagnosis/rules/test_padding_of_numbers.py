@@ -92,3 +92,11 @@ def test_a_mean_over_padding(how: str, expected: list[str]) -> None:
     problem = wc.Problem(Pooled(how), nn.CrossEntropyLoss(), [(TEXTS[k::3], labels[k::3]) for k in range(3)])
     ill = [each.severity for each in reported(problem, "wrong-mask") if each.severity == "severe"]
     assert ill == expected
+
+
+@pytest.mark.parametrize("classes", [5, 6])
+def test_cumulative_labels_of_ordered_classes_are_no_padding(classes: int) -> None:
+    grade = torch.bucketize(STATES[:, 0].contiguous(), torch.linspace(-1, 0.5, classes - 1))
+    targets = (grade[:, None] > torch.arange(classes - 1)).float()
+    model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, classes - 1))
+    assert reported(wc.Problem(model, nn.BCEWithLogitsLoss(), [(STATES[:, :5], targets)]), "padding-in-loss") == []

@@ -145,7 +145,10 @@ def _fit(sequence: Sequence, pair: Compared) -> bool:
 
 
 def _counted(pair: Compared, pads: Tensor, is_target: bool) -> Padding | None:
-    """The share of padding in what counts; None if the targets of padded steps say something."""
+    """The share of padding in what counts; None if the targets of padded steps say something.
+
+    They do if they differ, and if all others are alike too, as in 1, 1, 1, 0, 0: where these end is what is learned.
+    """
     begin = max(0, -pair.offset)
     offset = pair.offset if is_target else 0
     end = min(pair.counted.shape[1], pads.shape[1] - offset, pair.target.shape[1] - pair.offset)
@@ -155,7 +158,8 @@ def _counted(pair: Compared, pads: Tensor, is_target: bool) -> Padding | None:
     share = float(pads.double().mean())
     if not len(there):
         return Padding(share)
-    if not bool((there == there[:1]).all()):
+    real = targets[counted & ~at]
+    if not bool((there == there[:1]).all()) or (len(real) and bool((real == real[:1]).all())):
         return None
     is_class = not targets.is_floating_point()
     is_abrupt = not is_class and ends_abruptly(pair.target, pads if is_target else at, there[0])
@@ -163,7 +167,7 @@ def _counted(pair: Compared, pads: Tensor, is_target: bool) -> Padding | None:
         share,
         float((at & counted).sum()) / float(counted.sum()),
         int(there[0]) if is_class and there.dim() == 1 else None,
-        not bool((targets[counted & ~at] == there[:1]).any()),
+        not bool((real == there[:1]).any()),
         is_abrupt=is_abrupt,
     )
 

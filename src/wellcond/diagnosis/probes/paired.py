@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -29,15 +30,26 @@ class Paired:
     Attributes:
         loss: As it is.
         of_others: With the outputs given to other examples.
+        error: Standard error of their difference over draws of what the model draws at random; 0 for a single draw.
     """
 
     loss: float
     of_others: float
+    error: float = 0.0
 
     @property
     def gain(self) -> float:
         """What the right outputs are worth: the difference of the two over the larger one."""
-        return (self.of_others - self.loss) / max(abs(self.loss), abs(self.of_others), 1e-12)
+        return (self.of_others - self.loss) / self._scale
+
+    @property
+    def noise(self) -> float:
+        """The standard error of the gain."""
+        return self.error / self._scale
+
+    @property
+    def _scale(self) -> float:
+        return max(abs(self.loss), abs(self.of_others), 1e-12)
 
 
 def depends_on_pairs(problem: Problem, batch: Batch) -> bool:
@@ -63,8 +75,8 @@ def depends_on_pairs(problem: Problem, batch: Batch) -> bool:
     return abs(own - of_others) > EQUAL * max(abs(own), abs(of_others))  # not so if one is NaN
 
 
-def paired(problem: Problem, batch: Batch) -> Paired | None:
-    """Exchange the outputs of a model between the examples of a batch, in two forward passes.
+def paired(problem: Problem, batch: Batch, draws: int = 1) -> Paired | None:
+    """Exchange the outputs of a model between the examples of a batch, in two forward passes for each draw of noise.
 
     If a step calls the model several times, each call gets the outputs of the next one of the same form, and of other
     examples than that one: pairs are torn apart, and what is ranked above changes places with what is ranked below.
@@ -83,9 +95,15 @@ def paired(problem: Problem, batch: Batch) -> Paired | None:
         which = _others(examples, call + 1)
         return with_tensors(output, {id(t): o[which.to(o.device)] for t, o in zip(own, other, strict=True)})
 
-    own = _loss(problem, batch, lambda _, output: calls.append(_of_examples(output, examples)))
-    of_others = _loss(problem, batch, exchanged)
-    return Paired(own, of_others) if math.isfinite(own + of_others) else None
+    losses = []
+    for draw in range(draws):
+        calls.clear()
+        own = _loss(problem, batch, lambda _, output: calls.append(_of_examples(output, examples)), draw)
+        losses.append((own, _loss(problem, batch, exchanged, draw)))
+    own, of_others = map(fmean, zip(*losses, strict=True))
+    if not math.isfinite(own + of_others):
+        return None
+    return Paired(own, of_others, stdev(b - a for a, b in losses) / math.sqrt(draws) if draws > 1 else 0.0)
 
 
 def loss_of_one_point(problem: Problem, batch: Batch) -> float:
@@ -137,7 +155,7 @@ def _of_examples(output: Any, examples: int) -> list[Tensor]:
     return [t for t in tensors_in(output) if t.dim() and len(t) == examples]
 
 
-def _loss(problem: Problem, batch: Batch, change: Change) -> float:
+def _loss(problem: Problem, batch: Batch, change: Change, draw: int = 0) -> float:
     """The loss if calls of the model return something else; NaN if there is no call."""
     calls = 0
 
@@ -148,5 +166,5 @@ def _loss(problem: Problem, batch: Batch, change: Change) -> float:
 
     # one term of a loss is known by its graph
     with problem.measuring(), torch.enable_grad(), bracketed([problem.model], lambda *_: None, on_exit):
-        value = float(problem.training_loss(0, batch).detach())
+        value = float(problem.training_loss(draw, batch).detach())
     return value if calls else math.nan
