@@ -65,8 +65,8 @@ LEAST_GAIN = 0.15
 """Gain of the right outputs over other examples' from which on a run on a handful tells examples apart. 0.8 to 1 in
 healthy networks, also in those that start slowly; below 0.1 in autoencoders whose code is all noise."""
 
-FAINT_GAIN, NOISY = 0.04, 3.0
-"""The same where most of the loss is there whatever the outputs are, as a cross-entropy of gray pixels: 0.05 to 0.14
+FAINT_GAIN, NOISY = 0.02, 3.0
+"""The same where most of the loss is there whatever the outputs are, as a cross-entropy of gray pixels: 0.02 to 0.14
 in a variational autoencoder that learns later. Three standard errors over draws of noise may be chance."""
 
 

@@ -152,7 +152,7 @@ def tells_nothing_apart(evidence: Evidence) -> Iterator[Finding]:
     """A loss that falls, but as much if every example has the outputs of another one.
 
     Severe if giving outputs to other examples changes the loss by less than 5 % after the network's own run, and by
-    less than 4 % after 160 steps of Adam on eight examples (15 % where noise explains it): what falls is a penalty,
+    less than 2 % after 160 steps of Adam on eight examples (15 % where noise explains it): what falls is a penalty,
     such as a KL term or a decay, or a variance; of the examples nothing is learned. A loss that does not depend on
     which example outputs belong to, as that of a generator, is not judged; nor is one below zero, such as a value that
     a critic gives: one answer may be the best for all.
