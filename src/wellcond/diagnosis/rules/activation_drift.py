@@ -137,7 +137,7 @@ def _where(inspection: Inspection, first: Signal, last: Signal) -> str:
 
 
 def _is_small_head(inspection: Inspection, before: Signal, last: Signal) -> bool:
-    """Whether the second layer, which none comes after, makes its outputs small itself: by the larger part of it all."""
+    """Whether the second layer, which none comes after, makes its outputs small itself, for the larger part."""
     if last.rms > before.rms or any(last.name in each.after for each in inspection.weighted()):
         return False
     taken = max((each.rms for each in inspection.weighted() if each.name in last.after), default=0.0)
