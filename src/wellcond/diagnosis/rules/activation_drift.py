@@ -137,8 +137,11 @@ def _where(inspection: Inspection, first: Signal, last: Signal) -> str:
 
 
 def _is_small_head(inspection: Inspection, before: Signal, last: Signal) -> bool:
-    """Whether the second layer has smaller outputs than one before it, and no other layer comes after it."""
-    return last.rms < before.rms and not any(last.name in each.after for each in inspection.weighted())
+    """Whether the second layer, which none comes after, makes its outputs small itself, for the larger part."""
+    if last.rms > before.rms or any(last.name in each.after for each in inspection.weighted()):
+        return False
+    taken = max((each.rms for each in inspection.weighted() if each.name in last.after), default=0.0)
+    return taken > math.sqrt(before.rms * last.rms)
 
 
 def _along_paths(inspection: Inspection) -> Iterator[tuple[Signal, Signal]]:
