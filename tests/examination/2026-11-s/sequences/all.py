@@ -1,0 +1,5 @@
+import sqs_fault_one
+import sqs_fault_two
+import sqs_fault_three
+import sqs_sound_one
+import sqs_sound_two
