@@ -131,6 +131,8 @@ def relation(problem: Problem) -> Relation | None:
         return None
     x = torch.cat([x for x, _ in pairs])[:EXAMPLES_READ]
     labels = torch.cat([y for _, y in pairs])[:EXAMPLES_READ]
+    is_known = labels.isfinite().all(1)  # missing values may be marked by NaN
+    x, labels = x[is_known], labels[is_known]
     is_regression = labels.is_floating_point() and not bool(((labels == 0) | (labels == 1)).all())
     x = x.flatten(1)
     x = x[:, :: math.ceil(x.shape[1] / PROBED_FEATURES)].double()

@@ -250,3 +250,17 @@ def test_the_range_of_a_tanh_is_seen_to_both_sides(seed: int) -> None:
     model = nn.Sequential(nn.Linear(60, 32), nn.ReLU(), nn.Linear(32, 1), nn.Tanh(), nn.Flatten(0))
     shown = behavior(wc.Problem(model, nn.MSELoss(), (x, torch.tanh(0.5 * x @ torch.randn(60)))))
     assert shown.reach is None or (shown.reach.low < -0.8 and shown.reach.high > 0.8)
+
+
+@pytest.mark.parametrize(("leaves_out", "expected"), [(True, []), (False, ["severe"])])
+def test_missing_targets_may_be_nan_if_the_loss_leaves_them_out(leaves_out: bool, expected: list[str]) -> None:
+    x = torch.randn(128, 6)
+    y = torch.where(torch.rand(128, 6) < 0.3, torch.nan, x.roll(1, 1))
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        known = ~targets.isnan()
+        return F.mse_loss(outputs[known], targets[known]) if leaves_out else (outputs - targets).square().mean()
+
+    model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 6))
+    diagnosis = wc.diagnose(wc.Problem(model, loss, (x, y)), torch.optim.Adam(model.parameters(), lr=1e-2))
+    assert severities(diagnosis, "non-finite") == expected

@@ -33,7 +33,8 @@ def non_finite(evidence: Evidence) -> Iterator[Finding]:
 
     That is the data, the weights, buffers such as running statistics or what the optimizer remembers, a layer's output,
     the loss, or a gradient. No threshold: one is enough. Where an attention has rows in which every entry is masked,
-    such as those of empty texts, it is named.
+    such as those of empty texts, it is named. NaN in the data is how missing values are marked, and not reported where
+    loss and gradients are finite all the same.
     """
     if evidence.inspection is None or evidence.inspection.is_finite:
         return
@@ -88,7 +89,8 @@ def _finding(
 def _in_data(evidence: Evidence) -> Finding | None:
     inspection = _of(evidence)
     facts = [(fact.name, fact.not_finite) for fact in (*inspection.inputs, *inspection.targets)]
-    if (origin := first_not_finite(facts, [], [])) is None:
+    is_left_out = inspection.loss is not None and math.isfinite(inspection.loss) and _in_gradients(evidence) is None
+    if is_left_out or (origin := first_not_finite(facts, [], [])) is None:
         return None
     remedy = f"# drop the rows of the {origin.name} that are not finite where the data set is made, or fill them in"
     return _finding("", origin.sentence, {"values": float(origin.amount)}, remedy, begins_here=True)
