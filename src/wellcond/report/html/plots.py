@@ -161,16 +161,17 @@ def density_plot(density: Density, color: int) -> Plot:
 
 def training_plot(curves: Mapping[str, Curve]) -> Plot:
     """The loss against the training step, one line per network."""
-    data = []
-    for i, (name, (steps, losses)) in enumerate(curves.items()):
-        heights = [None if math.isnan(loss) else loss for loss in losses]
-        data.append(_curve(name, steps, heights, i))
     layout = _layout({"title": {"text": "training step"}}, "training loss", None, len(curves) > 1)
     known = [[loss for loss in losses if not math.isnan(loss)] for _, losses in curves.values()]
     begin, top = (max((pick(losses) for losses in known if losses), default=0.0) for pick in (itemgetter(0), max))
     # on a linear axis a run that diverges would flatten all others
-    is_wide = top > LOG_FROM * begin and all(loss > 0 for losses in known for loss in losses)
+    is_wide = top > LOG_FROM * begin and all(loss >= 0 for losses in known for loss in losses)
     layout["yaxis"] |= {"type": "log"} if is_wide else {"rangemode": "tozero"}
+    data = []
+    for i, (name, (steps, losses)) in enumerate(curves.items()):
+        # a loss that is fitted to 0 leaves a gap where the axis has no 0
+        heights = [None if math.isnan(loss) or (is_wide and loss == 0) else loss for loss in losses]
+        data.append(_curve(name, steps, heights, i))
     return {"data": data, "layout": layout}
 
 
