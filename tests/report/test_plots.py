@@ -89,3 +89,10 @@ def test_the_axis_of_losses_is_logarithmic_if_a_run_diverges(losses: list[float]
     figure = plots.training_plot({"a": (list(range(len(losses))), losses), "b": ([0, 1], [2.0, 1.0])})
     assert (figure["layout"]["yaxis"].get("type") == "log") == is_log
     assert_drawable(figure)
+
+
+def test_a_loss_that_is_fitted_to_zero_leaves_a_gap_on_a_logarithmic_axis() -> None:
+    figure = plots.training_plot({"a": ([0, 1, 2], [2.0, 1e9, 1.0]), "b": ([0, 1, 2], [2.0, 0.0, 1e-6])})
+    assert figure["layout"]["yaxis"]["type"] == "log"
+    assert figure["data"][1]["y"] == [2.0, None, 1e-6]
+    assert plots.training_plot({"b": ([0, 1], [2.0, 0.0])})["data"][0]["y"] == [2.0, 0.0]
