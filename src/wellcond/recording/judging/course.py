@@ -13,7 +13,7 @@ from wellcond.recording.judging.held import unheld_layers
 from wellcond.recording.judging.layer_changes import around
 from wellcond.recording.judging.run_rule import RUN_RULES, RunEvidence
 
-OF_THE_START = ("bad-initialisation", "symmetric-initialisation")
+OF_FRESH_WEIGHTS = ("bad-initialisation", "symmetric-initialisation")
 """Rules about the weights that a network begins with."""
 
 
@@ -199,7 +199,7 @@ def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
     learns = evidence.loss.is_falling or evidence.loss.trains
     unheld = {each.layer for each in unheld_layers(evidence)}
     for each in evidence.inspected:
-        if (each.rule == "lost-updates" and each.layer in unheld) or (each.rule in OF_THE_START and has_lost):
+        if (each.rule == "lost-updates" and each.layer in unheld) or (each.rule in OF_FRESH_WEIGHTS and has_lost):
             continue
         is_symptom = each.basis == "measured" and kind_of(each.rule) in ("symptom", "scale")
         severity = "note" if is_symptom and learns else each.severity
