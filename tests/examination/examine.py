@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ import wellcond as wc  # noqa: E402
 
 ILL = ("severe", "warning")
 """A verdict with neither is silent."""
+SEED = 0
+"""Before a set-up is built."""
 
 
 def folders(examination: str) -> list[Path]:
@@ -58,6 +60,12 @@ def names_in(folder: Path) -> tuple[list[str], list[str]]:
     return list(program.FAULTS), list(program.SOUND)
 
 
+def drawn(build: Callable[..., program.Program], *form: bool) -> program.Program:
+    """A set-up whose weights, data and trial are the same whenever it is examined."""
+    torch.manual_seed(SEED)
+    return build(*form)
+
+
 def findings_of(one: program.Program) -> list[dict[str, str]]:
     """Rule, layer, severity and basis of every finding, worst first; consequences are not listed."""
     if one.step is not None:
@@ -81,7 +89,7 @@ def examine_fault(name: str) -> dict[str, Any]:
     """The findings on the faulty form, and whether they are right; and on the repaired form."""
     fault = program.FAULTS[name]
     row: dict[str, Any] = {"name": name, "what": fault.what, "fails": fault.fails}
-    row |= {"rules": list(fault.rules), "layers": list(fault.layers), **judged(fault.build(True))}
+    row |= {"rules": list(fault.rules), "layers": list(fault.layers), **judged(drawn(fault.build, True))}
     findings = row["findings"]
     right = [finding for finding in findings[:3] if finding["rule"] in fault.rules]
     row |= {
@@ -92,7 +100,7 @@ def examine_fault(name: str) -> dict[str, Any]:
         "three": bool(right),
         "layer": bool(right) and (not fault.layers or any(_is_in(right[0]["layer"], name) for name in fault.layers)),
     }
-    return row | {"repaired": judged(fault.build(False))}
+    return row | {"repaired": judged(drawn(fault.build, False))}
 
 
 def _is_in(layer: str, name: str) -> bool:
@@ -103,7 +111,7 @@ def _is_in(layer: str, name: str) -> bool:
 def examine_sound(name: str) -> dict[str, Any]:
     """The findings on a sound set-up, of which none is to be severe."""
     sound = program.SOUND[name]
-    one = sound.build()
+    one = drawn(sound.build)
     one.train(sound.trained)
     return {"name": name, "what": sound.what, **judged(one)}
 
