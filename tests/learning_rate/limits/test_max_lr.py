@@ -413,6 +413,7 @@ def test_rows_hold_the_scalars_and_the_text_everything() -> None:
     assert "3.8/λ_max with momentum 0.9; λ_max of H is" in plain
     assert "group" not in plain
     assert "within the limit" in str(wc.max_lr(problem, SGD(case.model.parameters(), 1e-3)))
+    assert "38/λ_max with β₁ 0.9; λ_max of P^−½ H P^−½ is" in str(wc.max_lr(problem, Adam(case.model.parameters())))
 
 
 @pytest.mark.parametrize("vectors", [0, 4, 9])

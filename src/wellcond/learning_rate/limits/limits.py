@@ -177,9 +177,10 @@ class MaxLearningRate(RateLimit, Result):
         ]
 
     def __str__(self) -> str:
+        averaging = "β₁" if "Adam" in (self.optimizer or "") else "momentum"
         lines = [
             f"largest stable learning rate: {number(self.value)}, between {number(self.low)} and {number(self.high)}",
-            f"{number(self.numerator)}/λ_max with momentum {self.momentum:g}; λ_max of {self.matrix} is "
+            f"{number(self.numerator)}/λ_max with {averaging} {self.momentum:g}; λ_max of {self.matrix} is "
             f"{number(self.lambda_max)} ± {self.lambda_error:.1g}",
         ]
         if self.lr and self.factor is not None:
