@@ -48,6 +48,9 @@ def test_a_rate_that_is_not_the_lowest_of_the_race_says_why() -> None:
     assert edge.verdict().endswith("10 did. None below 1 was raced to the end, and over 4,000 steps one may be better.")
     higher = SuggestedRate(None, None, Race(RUNS, Choice(1.5, 1.0, 1.5), steps=20, own=2.0, steps_taken=70))
     assert "1 ended lowest, and higher ones did nearly as well. Rates from 1 to 1.5 are" in higher.verdict()
+    own = SuggestedRate(None, None, Race(RUNS, Choice(0.1, 0.1, 0.1), steps=4000, own=0.1, steps_taken=70))
+    assert own.verdict().startswith("Keep lr = 0.1 for 4,000 steps: of 5 rates, 2 of which were raced for 20 steps, 1 ")
+    assert "1 ended lowest, but longer runs need lower rates." in own.verdict()
 
 
 def test_why_nothing_is_predicted_is_said_where_theory_is_asked_for() -> None:

@@ -53,6 +53,14 @@ def test_the_own_rate_is_kept_unless_another_is_better_beyond_noise() -> None:
     assert choose(noisy, own=RATES[2]).lr == pytest.approx(RATES[2])
 
 
+def test_short_runs_go_below_the_own_rate_only_where_one_of_them_did_better() -> None:
+    rising = ends(4.0, 3.5, 3.0, 2.5)
+    assert choose(rising, own=RATES[2], times=30.0).lr < 0.7 * RATES[2]
+    short = choose(rising, own=RATES[2], times=30.0, is_short=True)
+    assert (short.lr, short.low, short.high) == (RATES[2], pytest.approx(RATES[2]), pytest.approx(RATES[2]))
+    assert choose(ends(1.0, 3.5, 3.0, 2.5), own=RATES[2], times=30.0, is_short=True).lr == pytest.approx(RATES[0])
+
+
 def test_losses_next_to_zero_are_not_noise() -> None:
     """Some batches are fitted almost perfectly: their logarithms differ widely, and say little of the mean."""
     tiny = np.exp(np.random.default_rng(0).uniform(-9.0, 0.0, 20))

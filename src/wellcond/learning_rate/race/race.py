@@ -13,7 +13,16 @@ import torch
 from torch.optim import SGD, Adagrad, Optimizer
 
 from wellcond.errors import Interrupted, NonFinite
-from wellcond.learning_rate.race.horizon import DRIFT, FLAT, PLAIN_DRIFT, choose, falls, last_loss, last_losses
+from wellcond.learning_rate.race.horizon import (
+    DRIFT,
+    FLAT,
+    PLAIN_DRIFT,
+    SHOWN_FROM,
+    choose,
+    falls,
+    last_loss,
+    last_losses,
+)
 from wellcond.learning_rate.race.in_step import RECENT, in_step
 from wellcond.learning_rate.race.outcome import ABOVE_CONSTANT, ALL_UP, LIKE_CONSTANT, NO_FALL, Race, went_up
 from wellcond.problem.problem import Problem
@@ -47,9 +56,9 @@ run is compared on, so that chance does not put a run below it."""
 FAR_ABOVE = 0.2
 """Share of a constant's loss by which all runs must stay above it to say that none trains, where outputs differ from
 input to input: a network that is slow to start is nearer, or its loss still falls."""
-ENOUGH = 30
-"""Steps of the longest run, from which on a loss that does not fall says that no rate trains: a third of them are ten
-losses, enough to tell a fall from chance. Shorter races take the best they saw."""
+ENOUGH = 45
+"""Steps of the longest run, from which on a loss that does not fall says that no rate trains. Shorter races take the
+best they saw: a discriminator whose rates train stood still for 33 steps at all of them."""
 HELD_OUT = 8
 """The largest number of held-out batches on which those that finish are judged."""
 
@@ -265,5 +274,6 @@ class _Race:
         is_constant = self.is_noisy and self.schedule is None  # otherwise there is no floor that the rate sets
         times = max(1.0, self.steps / length) if is_constant else 1.0
         compared = self.held_out or {lr: last_losses(losses) for lr, losses in finalists.items()}
-        choice = choose(compared, self.own, times=times, drift=drift_of(next(iter(self.runs.values())).optimizer))
+        drift = drift_of(next(iter(self.runs.values())).optimizer)
+        choice = choose(compared, self.own, times=times, drift=drift, is_short=length < SHOWN_FROM)
         return Race(runs, choice, self.steps, self.own, round(self._cost.backwards), self.held_out, status=status)

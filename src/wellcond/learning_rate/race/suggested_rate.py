@@ -103,7 +103,10 @@ class SuggestedRate(Result):
             return f"No rate trains: of those raced, {span}, {self.race.why_none}.{cause} {DIAGNOSE}"
         finished = f"{len(self.race.finished)} of which were raced for {self.race.longest} steps"
         raced = f"of {len(self.race.runs)} rates, {finished}"
-        if self.lr == self.race.own:
+        if self.lr == self.race.own and self.race.best > self.lr and not is_close(self.lr, self.race.best):
+            answer = f"Keep lr = {number(self.lr)} for {self.race.steps:,} steps: {raced}, "
+            answer += f"{number(self.race.best)} ended lowest, but longer runs need lower rates."
+        elif self.lr == self.race.own:
             answer = f"Keep lr = {number(self.lr)}: {raced}, none is better beyond noise."
         elif is_close(self.lr, self.race.best):
             answer = f"Start with lr = {number(self.lr)}: the best {raced}."
