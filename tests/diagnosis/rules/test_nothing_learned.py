@@ -250,3 +250,25 @@ def probed():
 )
 def test_codes_with_a_gradient_and_a_probe(set_up):
     assert not [each for each in verdict(set_up) if each.severity != "note"]
+
+
+@pytest.mark.slow
+def test_a_loss_against_noise_that_is_drawn_anew_has_a_floor() -> None:
+    """A network that is half trained cannot fit eight points either: the noise next to them is never the same."""
+    torch.manual_seed(0)
+    angle = 3 * torch.rand(3000, 1)
+    points = torch.cat([angle.cos(), angle.sin()], 1) + 0.4 * torch.randn(3000, 2)
+    model = nn.Sequential(nn.Linear(2, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    batches = points.split(64)
+
+    def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        noise = 1.3 * torch.randn_like(batch)
+        return F.softplus(model(batch)).mean() + F.softplus(-model(noise)).mean()
+
+    for batch in (*batches, *batches):
+        optimizer.zero_grad()
+        step(model, batch).backward()
+        optimizer.step()
+    diagnosis = wc.diagnose(wc.Problem.from_step(model, step, batches), optimizer)
+    assert not [each for each in diagnosis.findings if each.severity != "note"]

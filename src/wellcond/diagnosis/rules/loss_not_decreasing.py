@@ -71,7 +71,8 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
 
     Severe if Adam, at the better of two rates, gets eight examples in 160 steps no further than 5 % below a constant (a
     warning if there is no time for these and the loss fell to a constant's: it may stay there for a while), and the
-    network's own run ends no lower than 3 % below a constant. Severe, too, if its own run and those at all other rates
+    network's own run ends no lower than 3 % below a constant. Where no constant is known, as for a training step, no
+    run may fall by more than chance: a loss against noise that is drawn anew has a floor. Severe, too, if its own run and those at all other rates
     that were tried, two at least, end no lower than 7 % below a constant (1 % where the own run has less than 50 steps,
     or 4 standard errors where its outputs are worth more to their own examples than to others, as for a ranking)
     although a probe of the data, by the nearest neighbor, a linear or a smooth fit, predicts the targets 8 standard
@@ -86,7 +87,10 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     own, few = trial.own, trial.few
     cannot_fit = _cannot_fit_few(trial)
     is_above = own is None or not own.loss < ABOVE.at * (trial.loss if trial.constant is None else trial.constant)
-    is_severe = cannot_fit and is_above and not any(trial.outcome(each) == "learns" for each in trial.others)
+    does_fall = trial.constant is None and any(trial.outcome(each) in FALLING for each in trial.attempts)
+    is_severe = (
+        cannot_fit and is_above and not (does_fall or any(trial.outcome(each) == "learns" for each in trial.others))
+    )
     is_short = cannot_fit and few is not None and few.later is None and few.after < HALVED.at * few.before
     if cannot_fit and few is not None and few.after < NEARLY_CONSTANT.at * few.before:
         return  # what is left are the small differences between targets that are nearly the same
