@@ -72,14 +72,15 @@ def does_not_decrease(evidence: Evidence) -> Iterator[Finding]:
     Severe if Adam, at the better of two rates, gets eight examples in 160 steps no further than 5 % below a constant (a
     warning if there is no time for these and the loss fell to a constant's: it may stay there for a while), and the
     network's own run ends no lower than 3 % below a constant. Where no constant is known, as for a training step, no
-    run may fall by more than chance: a loss against noise that is drawn anew has a floor. Severe, too, if its own run and those at all other rates
-    that were tried, two at least, end no lower than 7 % below a constant (1 % where the own run has less than 50 steps,
-    or 4 standard errors where its outputs are worth more to their own examples than to others, as for a ranking)
-    although a probe of the data, by the nearest neighbor, a linear or a smooth fit, predicts the targets 8 standard
-    deviations better than chance, and Adam cannot fit eight examples either: then neither the rate nor the labels are
-    to blame. A warning if it can, or if there is no such probe: the network may only start slowly. A warning, too, if
-    its own run alone stands still: it moves by less than 0.5 % and less than its standard error. A network that had
-    learned before is not reported, nor a loss of exactly zero, as of triplets that keep their margins.
+    run may fall by more than chance: a loss against noise that is drawn anew has a floor. Severe, too, if its own run
+    and those at all other rates that were tried, two at least, end no lower than 7 % below a constant (1 % where the
+    own run has less than 50 steps, or 4 standard errors where its outputs are worth more to their own examples than to
+    others, as for a ranking) although a probe of the data, by the nearest neighbor, a linear or a smooth fit, predicts
+    the targets 8 standard deviations better than chance, and Adam cannot fit eight examples either: then neither the
+    rate nor the labels are to blame. A warning if it can, or if there is no such probe: the network may only start
+    slowly. A warning, too, if its own run alone stands still: it moves by less than 0.5 % and less than its standard
+    error. A network that had learned before is not reported, nor a loss of exactly zero, as of triplets that keep their
+    margins.
     """
     trial = evidence.trial
     if trial is None or trial.has_learned or trial.loss == 0:
