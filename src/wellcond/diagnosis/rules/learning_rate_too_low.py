@@ -81,7 +81,7 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     the stability limit), while ten times the rate is as stable and at least four times as fast, and a hundred times
     does not rise. Or a hundred times the rate is at least 30 times as fast (severe: 60), nearly in proportion, and the
     network stays above a constant while 800 steps at its own speed would not take it as far as twenty there (a
-    warning: 500). Or the schedule ends before a fall by a tenth. Fine-tuning rates, at which a hundredfold rate
+    warning: 500, or where a fall by a tenth takes less than 500). Or the schedule ends before a fall by a tenth. Fine-tuning rates, at which a hundredfold rate
     diverges, are not reported; nor is a rate whose schedule comes to the faster ones (`initial_lr` and `max_lr` of its
     groups). With `diagnose(..., scheduler=)` the highest rate of the schedule is judged in this way.
     """
@@ -121,7 +121,8 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     ends_before = _ends_before(evidence.schedule, steps)
     if steps < STEPS.warn and not (is_far_below or is_behind or ends_before):
         return
-    is_far_behind = is_behind and SPEED_UP.is_severe(speed_up) and CATCH_UP.is_severe(catch_up)
+    is_slow = CATCH_UP.is_warning(steps)  # a loss that falls by a tenth sooner falls further in such a run
+    is_far_behind = is_behind and is_slow and SPEED_UP.is_severe(speed_up) and CATCH_UP.is_severe(catch_up)
     yield Finding(
         rule="learning-rate-too-low",
         severity="severe" if STEPS.is_severe(steps) or is_far_below or is_far_behind else "warning",
