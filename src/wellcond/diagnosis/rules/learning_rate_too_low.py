@@ -80,10 +80,11 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     At the speed of the trial a fall by a tenth takes more than 1,500 steps (severe: 5,000, or a rate below 3·10⁻⁴ of
     the stability limit), while ten times the rate is as stable and at least four times as fast, and a hundred times
     does not rise. Or a hundred times the rate is at least 30 times as fast (severe: 60), nearly in proportion, and the
-    network stays above a constant while 800 steps at its own speed would not take it as far as twenty there (a
-    warning: 500, or where a fall by a tenth takes less than 500). Or the schedule ends before a fall by a tenth. Fine-tuning rates, at which a hundredfold rate
-    diverges, are not reported; nor is a rate whose schedule comes to the faster ones (`initial_lr` and `max_lr` of its
-    groups). With `diagnose(..., scheduler=)` the highest rate of the schedule is judged in this way.
+    network stays above a constant while 800 steps at its own speed would not take it as far as twenty there (a warning:
+    500). Where a fall by a tenth takes less than 500 steps it is no more than a warning. Or the schedule ends before a
+    fall by a tenth. Fine-tuning rates, at which a hundredfold rate diverges, are not reported; nor is a rate whose
+    schedule comes to the faster ones (`initial_lr` and `max_lr` of its groups). With `diagnose(..., scheduler=)` the
+    highest rate of the schedule is judged in this way.
     """
     trial = evidence.trial
     if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0:
@@ -122,10 +123,10 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     if steps < STEPS.warn and not (is_far_below or is_behind or ends_before):
         return
     is_slow = CATCH_UP.is_warning(steps)  # a loss that falls by a tenth sooner falls further in such a run
-    is_far_behind = is_behind and is_slow and SPEED_UP.is_severe(speed_up) and CATCH_UP.is_severe(catch_up)
+    is_far_behind = is_behind and SPEED_UP.is_severe(speed_up) and CATCH_UP.is_severe(catch_up)
     yield Finding(
         rule="learning-rate-too-low",
-        severity="severe" if STEPS.is_severe(steps) or is_far_below or is_far_behind else "warning",
+        severity="severe" if STEPS.is_severe(steps) or (is_slow and (is_far_below or is_far_behind)) else "warning",
         basis="tried",
         summary=f"at lr {number(own.lr)} the loss falls by {number(100 * fall)} % in {len(own.run.losses)} steps; at "
         f"{number(best.lr)} by {number(100 * trial.fall(best)[0])} % in {len(best.run.losses)}.",
