@@ -167,7 +167,7 @@ def _rooted(findings: list[Finding]) -> Iterable[Finding]:
 def explains(cause: Finding, effect: Finding) -> bool:
     """Whether one finding is a consequence of another that is as severe, or of one that may be milder.
 
-    That is a wrong scale, for what is measured of it; what is proven of a layer, for the symptoms there; and whatever
+    That is a wrong scale, for what is measured of it; what is proven of a layer, for what is measured in it; and whatever
     is proven, tried, seen at a layer, or a symptom, for what says only that training fails. No course of the loss
     explains a fault that the code proves.
     """
@@ -181,10 +181,16 @@ def explains(cause: Finding, effect: Finding) -> bool:
         return False
     if kind_of(cause.rule) == "scale":
         return kind_of(effect.rule) in ("symptom", "outcome")
-    if cause.basis == "proven" and cause.layer == effect.layer != "" and kind_of(effect.rule) == "symptom":
+    is_measured = effect.basis == "measured" or kind_of(effect.rule) == "symptom"
+    if cause.basis == "proven" and is_measured and _is_within(effect.layer, cause.layer):
         return True
     is_specific = cause.basis != "measured" or cause.layer != "" or kind_of(cause.rule) == "symptom"
     return effect.rule == "loss-not-decreasing" and is_specific
+
+
+def _is_within(layer: str, outer: str) -> bool:
+    """Whether a layer is another one, or a part of it."""
+    return outer != "" and (layer == outer or layer.startswith(f"{outer}."))
 
 
 _PLACE = {name: place for place, name in enumerate(KINDS)}

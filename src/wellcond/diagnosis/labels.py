@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -76,17 +76,19 @@ class Relation:
 
 @dataclass(frozen=True)
 class Slow:
-    """Variance of the targets that a linear fit explains, by the directions of the standardized features that it uses.
+    """Variance of the targets that a linear fit explains, by the directions of the features that it uses.
 
     Attributes:
         fast: Share explained by directions with at least 1/1000 of the largest eigenvalue.
         rest: Share explained by the other directions, minus what they would explain by chance.
         condition: λ_max/λ of the most predictive slow direction, i.e. how many times more steps it needs.
+        is_of_scales: Whether it is so for the features as they are, with their means, and less if standardized.
     """
 
     fast: float
     rest: float
     condition: float
+    is_of_scales: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ def related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
     x = x[:, x.std(0) > 0]
     if len(x) < 3 or not x.shape[1] or not bool(x.isfinite().all()) or not bool((y != y[0]).any()):
         return None
+    slow = _slow(x, y)
     x = (x - x.mean(0)) / x.std(0)
     orders = _orders(len(x)).to(x.device)
     distances = torch.cdist(x, x)
@@ -168,7 +171,7 @@ def related(x: Tensor, y: Tensor, is_regression: bool) -> Relation | None:
         features=x.shape[1],
         is_regression=is_regression,
         effective=min(len(x), 2 * (len(x) - commonest)),
-        slow=_slow(x, y),
+        slow=slow,
         linear_error=_wrong(y, linear.predicted, is_regression=is_regression),
         other_error=min(others),
     )
@@ -267,20 +270,29 @@ def _deviations(errors: Tensor) -> float:
 
 
 def _slow(x: Tensor, y: Tensor) -> Slow | None:
+    """What is learned last of standardized features or, if that is more, of the features as they are."""
     n, d = x.shape
     if d < 2 or n < 8 * d:
         return None
+    centered, y = x - x.mean(0), y - y.mean(0)
+    standardized = _slow_along(centered / x.std(0), y)
+    as_they_are = _slow_along(centered, y, largest=torch.linalg.matrix_norm(x, 2).square())
+    return replace(as_they_are, is_of_scales=True) if as_they_are.rest > standardized.rest else standardized
+
+
+def _slow_along(x: Tensor, y: Tensor, largest: Tensor | None = None) -> Slow:
+    """By the directions of centered features; the largest eigenvalue may be that of their means."""
     u, s, _ = torch.linalg.svd(x, full_matrices=False)
-    y = y - y.mean(0)
+    eigenvalues = s.square()
+    largest = eigenvalues[0] if largest is None else largest
     explained = (u.T @ y).square().sum(1) / y.square().sum()
-    is_slow = s.square() < SLOW * s[0].square()
+    is_slow = eigenvalues < SLOW * largest
     if not bool(is_slow.any()):
-        return Slow(float(explained.sum()), 0.0, float((s[0] / s[-1]).square()))
+        return Slow(float(explained.sum()), 0.0, float(largest / eigenvalues[-1]))
     most = int(torch.where(is_slow, explained, -1.0).argmax())
-    by_chance = float(is_slow.sum()) / n
-    return Slow(
-        float(explained[~is_slow].sum()), float(explained[is_slow].sum()) - by_chance, float((s[0] / s[most]).square())
-    )
+    by_chance = float(is_slow.sum()) / len(x)
+    rest = float(explained[is_slow].sum()) - by_chance
+    return Slow(float(explained[~is_slow].sum()), rest, float(largest / eigenvalues[most]))
 
 
 def _structure(x: Tensor) -> float:

@@ -120,6 +120,21 @@ def test_a_code_for_missing_targets_that_the_loss_leaves_out_is_no_scale(loss: A
     assert "unscaled-target" in findings(perceptron(), loss, (x, 50 * x[:, :4]))
 
 
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_a_label_and_a_number_in_two_columns(scale: float) -> None:
+    """Each loss takes its own column: numbers are no targets of the binary cross-entropy."""
+    x, _ = table()
+    y = torch.stack([(x[:, 0] > 0).float(), 1000 * x[:, 1]], 1)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        label = nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets[:, 0])
+        return label + nn.functional.mse_loss(outputs[:, 1], targets[:, 1] / scale)
+
+    by_rule = findings(perceptron(outputs=2), loss, (x, y))
+    assert "output-loss-mismatch" not in by_rule
+    assert ("unscaled-target" in by_rule) is (scale == 1)
+
+
 def test_sorted_batches() -> None:
     x, y = table()
     order = y.argsort()

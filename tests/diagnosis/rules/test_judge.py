@@ -52,6 +52,16 @@ def test_the_worst_is_first_then_causes_then_the_stronger_basis(only: Any) -> No
     assert [each.rule for each in judged(evidence())] == ["d", "e", "c", "b", "a"]
 
 
+@pytest.mark.parametrize(("layer", "first"), [("net.attention.v", ["cause"]), ("net.attend", ["effect", "cause"])])
+def test_what_is_proven_of_a_layer_explains_what_is_measured_in_it(only: Any, layer: str, first: list[str]) -> None:
+    """Also if it is milder; not what is measured in another layer."""
+    only(
+        cause=([finding("cause", "warning", "proven", "net.attention")], ("effect",)),
+        effect=([finding("effect", "severe", "measured", layer)], ()),
+    )
+    assert [each.rule for each in judged(evidence())] == first
+
+
 def test_equals_are_listed_in_the_order_of_the_kinds(only: Any) -> None:
     names = ["dying-neurons", "unscaled-input", "no-gradient"]
     only(**{name.replace("-", "_"): ([finding(name)], ()) for name in names})

@@ -183,3 +183,24 @@ def test_a_step_that_trains_another_network_too_is_judged_by_all_but_the_course_
     assert severities(with_a_critic(is_cut=False)) == {}
     diagnosis = wc.diagnose(problem(with_a_critic(is_cut=False)))
     assert "it trains another network too" in diagnosis.failed["trial"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1.0, 3000.0])
+def test_values_of_rewards_in_the_thousands_need_a_scale(scale: float) -> None:
+    """The step calls the model twice, so that its outputs and targets are not known but from what it compares."""
+
+    def values(m: nn.Module, b: Batch) -> Tensor:
+        with torch.no_grad():
+            aim = scale * b[1] + 0.5 * m(0.5 * b[0])[:, :1]
+        return F.huber_loss(m(b[0])[:, :1], aim)
+
+    posed = problem(values)
+    by_rule = {each.rule: each for each in wc.diagnose(posed, Adam(posed.model.parameters(), 5e-3)).findings}
+    assert ("unscaled-target" in by_rule) is (scale > 1)
+    if scale > 1:
+        found = by_rule["unscaled-target"]
+        assert found.severity == "severe"
+        rms = scale * float(batch()[1].double().square().mean().sqrt())
+        assert found.evidence["RMS of targets"] == pytest.approx(rms, rel=1e-3)
+        assert "learning-rate-too-low" not in by_rule

@@ -439,6 +439,27 @@ def test_powers_do_not_matter_to_a_network_that_makes_its_own_features() -> None
     assert "ill-conditioned-input" not in regression(*powers(), perceptron(10), of(Adam, lr=0.01))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_centered", [False, True])
+def test_a_year_that_varies_little_around_its_mean_is_slow(is_centered: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    year, others = 1990 + 30 * torch.rand(512, 1, generator=draw), torch.randn(512, 3, generator=draw)
+    age = (year - 2005) / 9
+    x = torch.cat([age if is_centered else year / 1000, others], 1)
+    batches = list(zip(x.split(32), (age + 0.2 * others[:, :1]).split(32), strict=True))
+    model = perceptron(4)
+    diagnosis = wc.diagnose(wc.Problem(model, nn.MSELoss(), batches), SGD(model.parameters(), lr=0.03))
+    by_rule = {each.rule: each for each in diagnosis.findings}
+    assert ("ill-conditioned-input" in by_rule) is not is_centered
+    if not is_centered:
+        finding = by_rule["ill-conditioned-input"]
+        assert finding.treatment == "scale-inputs"
+        # along the year, of standard deviation 0.009 next to a mean of 2
+        eigenvalue = float(x.var(0, correction=0).min())
+        largest = float(torch.linalg.matrix_norm(x.double(), 2).square()) / 512
+        assert float(finding.evidence["λ_max / λ"]) == pytest.approx(largest / eigenvalue, rel=0.05)
+
+
 class Averaged(nn.Module):
     """A network that takes the mean over the wrong dimension; its BatchNorm hides that from a look at examples."""
 

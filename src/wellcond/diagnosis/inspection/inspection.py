@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from torch import Tensor
 
 from wellcond.diagnosis.inspection.attention import Attention, OfOne
-from wellcond.diagnosis.inspection.broadcasts import Broadcast
+from wellcond.diagnosis.inspection.comparisons import Broadcast, Sizes
 from wellcond.diagnosis.inspection.data import TensorFacts
 from wellcond.diagnosis.inspection.failures import InspectionFailure
 from wellcond.diagnosis.inspection.in_training import Refused
@@ -79,6 +79,7 @@ class Inspection:
         reached_in_training: Names of the parameters that it depends on in training mode; empty if as measured it
             depends on all.
         broadcasts: Comparisons in a training step of N numbers with N others, each with all.
+        compared_sizes: How large predictions and targets are that a training step compares.
         log_arguments: What torch's losses get where they take logarithms of probabilities.
         refused: A later batch on which training fails, in the model's own modes.
         forward_error: Why the model could not be called, if it could not.
@@ -117,6 +118,7 @@ class Inspection:
     loss_depends: bool | None = None
     reached_in_training: frozenset[str] = frozenset()
     broadcasts: tuple[Broadcast, ...] = ()
+    compared_sizes: tuple[Sizes, ...] = ()
     log_arguments: tuple[LogArgument, ...] = ()
     refused: Refused | None = None
     forward_error: str = ""

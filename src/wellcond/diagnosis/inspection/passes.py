@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from wellcond.diagnosis.inspection.broadcasts import Broadcast, Broadcasts
+from wellcond.diagnosis.inspection.comparisons import Comparisons
 from wellcond.diagnosis.inspection.failures import Failures, shortened_message
 from wellcond.diagnosis.inspection.log_probabilities import LogArgument, LogProbabilities
 from wellcond.diagnosis.inspection.signals import Signals
@@ -47,6 +47,7 @@ class Passes:
 
     Attributes:
         signals: What the modules return.
+        compared: What a training step compares with what.
         examples: Number of examples passed through the model.
         losses: Loss of every batch.
         gradients: Mean gradient, by parameter; empty if there is none.
@@ -61,7 +62,7 @@ class Passes:
     """
 
     def __init__(self, problem: Problem, failures: Failures) -> None:
-        self.problem, self._compared, self._logs = problem, Broadcasts(), LogProbabilities()
+        self.problem, self.compared, self._logs = problem, Comparisons(), LogProbabilities()
         self.signals = Signals(problem.model, failures)
         self.examples = 0
         self.losses: list[float] = []
@@ -73,11 +74,6 @@ class Passes:
         self.forward_error = self.failing_layer = self.loss_error = self.gradient_error = ""
         recurrent = (nn.RNNBase, nn.RNNCellBase)
         self._is_recurrent = any(isinstance(m, recurrent) for m in problem.model.modules())
-
-    @property
-    def broadcasts(self) -> list[Broadcast]:
-        """Comparisons in a training step of N numbers with N others, each with all."""
-        return self._compared.found
 
     @property
     def log_arguments(self) -> list[LogArgument]:
@@ -143,7 +139,7 @@ class Passes:
     def _comparisons(self) -> contextlib.AbstractContextManager[Any]:
         """Those of a training step; what a loss of outputs and targets compares is known by their shapes."""
         is_step = isinstance(self.problem.loss, (TrainingStep, StepLoss))
-        return self._compared if is_step else contextlib.nullcontext()
+        return self.compared if is_step else contextlib.nullcontext()
 
     def _differentiable(self, inputs: Any) -> Any:
         """The inputs, with sequences of recurrent networks as leaves of the graph; the model may write into them."""

@@ -80,10 +80,11 @@ def _are_off_center(evidence: Evidence) -> bool:
 
 @rule("ill-conditioned-input", quantity=INPUT.kappa[0.5])
 def collinear_features(evidence: Evidence) -> Iterator[Finding]:
-    """Features so alike that the directions which predict the targets are those where gradient descent hardly moves.
+    """Features so alike, or varying so little, that the directions which predict the targets are the slow ones.
 
-    For a table of numbers with at least 8 examples per feature: directions of the standardized features whose
-    eigenvalue is below a thousandth of the largest predict a tenth or more of the targets' variance, beyond chance.
+    For a table of numbers with at least 8 examples per feature: directions of the features, standardized or as they
+    are, whose eigenvalue is below a thousandth of the largest predict a tenth or more of the targets' variance, beyond
+    chance. Among features of size 1 a year in thousands, 2.00 ± 0.01, is such a direction.
     Along them gradient descent takes λ_max/λ times the steps. Not reported if the trial learns half of it anyway; of
     classes reported only if it learns nothing at any rate. Severe if it learns nothing at any rate and the share is
     more than half.
@@ -110,8 +111,9 @@ def collinear_features(evidence: Evidence) -> Iterator[Finding]:
             "predicted by slow directions": slow.rest,
             "λ_max / λ": slow.condition,
         },
-        reason="Features that are nearly multiples of each other, such as powers, have a Σx of large condition "
-        "number, and the error along an eigenvector shrinks by 1 − lr·λ per step (huang2020, section 3.1).",
-        treatment="decorrelate-inputs",
+        reason="Features that vary little around a large mean, or are nearly multiples of each other, such as powers, "
+        "have a Σx of large condition number, and the error along an eigenvector shrinks by 1 − lr·λ per step "
+        "(huang2020, section 3.1).",
+        treatment="scale-inputs" if slow.is_of_scales else "decorrelate-inputs",
         remedy="# use differences of the features that are alike in their place, or their principal components",
     )

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.comparisons import Sizes
 from wellcond.diagnosis.inspection.data import TensorFacts
 from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.rule import rule
@@ -97,33 +98,42 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("unscaled-target")
 def unscaled_in_step(evidence: Evidence) -> Iterator[Finding]:
-    """A step whose loss is so large that only its targets explain it: rewards in points, say, or prices.
+    """A step that compares outputs with far larger numbers: rewards in points, say, or prices.
 
-    Even if it is a sum over all outputs of a batch, their mean square error is above 30², while what the last layer
-    gives has an RMS below a fifth of that error's root. Severe if the loss falls by less than a tenth at the step's own
-    rate in the trial; not reported otherwise.
+    One of torch's losses of differences takes targets with an RMS of 30 or more and predictions below a fifth of it. Of
+    other losses the size says it: even if it is a sum over all outputs of a batch, their mean square error is above
+    30², while what the last layer gives has an RMS below a fifth of that error's root. Severe if the loss falls by less
+    than a tenth at the step's own rate in the trial; not reported otherwise.
     """
     inspection, trial = evidence.inspection, evidence.trial
     if inspection is None or trial is None or trial.own is None or not isinstance(evidence.problem.loss, STEPS):
         return
-    layers, loss = inspection.weighted(), inspection.loss
-    if not layers or loss is None or trial.trains or not 0 <= trial.fall(trial.own)[0] < HARDLY.at:
+    if trial.trains or not 0 <= trial.fall(trial.own)[0] < HARDLY.at:
         return
-    last, error = layers[-1], math.sqrt(max(loss, 0.0) / (layers[-1].units * inspection.batch_size))
-    if not RMS.is_severe(error) or last.rms > ALREADY_LARGE.at * error:
+    sizes = _of_loss(inspection) or max(inspection.compared_sizes, key=lambda each: each.fixed, default=None)
+    if sizes is None or not RMS.is_severe(sizes.fixed) or sizes.predicted > ALREADY_LARGE.at * sizes.fixed:
         return
     yield Finding(
         rule="unscaled-target",
         severity="severe",
         basis="measured",
-        summary=f"the loss is {number(loss)}, and {last.name or 'the last layer'} gives numbers with an RMS of "
-        f"{number(last.rms)}: what they are compared with is far larger, and needs a scale.",
-        evidence={"loss": loss, "RMS of outputs": last.rms, "least RMS of the error": error},
+        summary=f"the step compares outputs with an RMS of {number(sizes.predicted)} with numbers of "
+        f"{number(sizes.fixed)}, which need a scale.",
+        evidence={"RMS of outputs": sizes.predicted, "RMS of targets": sizes.fixed},
         reason="A fresh network's outputs are of size 1: a rate that covers the distance to the targets in time is "
         "far too high to fit what varies in them.",
         remedy="# divide the targets, or rewards, by their standard deviation where the batch is made, and scale "
         "predictions back",
     )
+
+
+def _of_loss(inspection: Inspection) -> Sizes | None:
+    """The last layer's outputs, and the least RMS of targets that explains the loss; None if they may be as small."""
+    layers, loss = inspection.weighted(), inspection.loss
+    if not layers or loss is None:
+        return None
+    error = math.sqrt(max(loss, 0.0) / (layers[-1].units * inspection.batch_size))
+    return Sizes(layers[-1].rms, error) if RMS.is_severe(error) else None
 
 
 def _is_compared(inspection: Inspection, fact: TensorFacts, *, is_large: bool) -> bool:

@@ -142,7 +142,8 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
     below a constant's loss, at up to ten times its rate: the gradient does not reach the time steps that matter; and
     from 0.4 of them on, a warning where nothing at all is learned at any rate. Over 10 or more, if a step back also
     leaves less than 0.37 of the gradient, as no fresh recurrent layer does: a warning, severe if it leaves less than a
-    quarter or the trial fails. A network that learns from its last steps alone is not reported.
+    quarter or the trial fails. If it leaves less than a quarter, a warning also where ten times the rate gets further:
+    a few batches may be learned by heart from their last steps. A network that learns from these alone is not reported.
     """
     trial = evidence.trial
     for name, over_time in read_sequences(evidence):
@@ -150,9 +151,10 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
         largest = float(over_time.max())
         reached = int((over_time > REACHED.at * largest).sum())
         near = [] if trial is None else [each for each in trial.attempts if each.factor <= NEAR.at]
-        learns = trial is not None and any(trial.outcome(each) == "learns" for each in near)
-        is_stuck = trial is not None and not trial.trains and bool(near) and not learns
         half = _steps_to_half(over_time)
+        learning = [] if trial is None else [each for each in near if trial.outcome(each) == "learns"]
+        only_faster = bool(learning) and half < AT_ONCE.at and all(each.factor > 1 for each in learning)
+        is_stuck = trial is not None and not trial.trains and bool(near) and (not learning or only_faster)
         long = (SHORT_IF_STUCK if half < QUICK.at else LONG_IF_STUCK).at if is_stuck else LONG.at
         share = MEMORY_IF_QUICK if is_stuck and half < QUICK.at else MEMORY
         if is_stuck and steps >= LONG_IF_STUCK.at and trial is not None and trial.learns_nothing:
@@ -160,7 +162,7 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
         if not largest > 0 or steps < long or reached > share.warn * steps:
             continue
         is_long = steps >= LONG_IF_STUCK.at and reached <= MEMORY.warn * steps
-        is_sure = is_stuck and (half < AT_ONCE.at or is_long)
+        is_sure = is_stuck and not only_faster and (half < AT_ONCE.at or is_long)
         early = float(over_time[: steps // 10].max()) / largest
         module = dict(evidence.problem.model.named_modules()).get(name)
         yield Finding(

@@ -18,8 +18,11 @@ LossKind = Literal["cross-entropy", "nll", "kl", "bce", "bce-logits", "squared",
 """`cross-entropy` and `bce-logits` take logits, `nll` and `kl` log-probabilities, `bce` probabilities."""
 PRODUCTS = frozenset({"Mm", "Bmm", "Addmm", "Baddbmm", "Mv", "Dot", "CdistForward", "EuclideanDist"})
 """Operations that compare outputs with each other."""
-COMPARING = ("BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "MseLoss", "SmoothL1Loss", "HuberLoss")
+COMPARING: dict[str, LossKind] = {"BinaryCrossEntropy": "bce", "BinaryCrossEntropyWithLogits": "bce-logits",
+                                  "MseLoss": "squared", "SmoothL1Loss": "squared", "HuberLoss": "squared"}  # fmt: skip
 """Losses that take outputs and targets of one shape."""
+NLLS = frozenset({"NllLoss", "NllLoss2D", "NllLossNd"})
+"""Losses that take a number for each class, and one label."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class LossGraph:
         target = next((t for t in tree_leaves(targets) if isinstance(t, Tensor)), None)
         nodes = upstream([None if loss is None else loss.grad_fn], outputs.grad_fn)
         operations = frozenset(map(plain, nodes))
-        kind = "kl" if is_divergence else _kind(operations, likelihood)
+        kind = "kl" if is_divergence else "other" if _is_of_parts(nodes, outputs) else _kind(operations, likelihood)
         return cls(
             kind,
             operations,
@@ -92,14 +95,25 @@ def _kind(operations: frozenset[str], likelihood: Likelihood | None) -> LossKind
         return "bce-logits"
     if "BinaryCrossEntropy" in operations:
         return "bce"
-    if operations & {"NllLoss", "NllLoss2D", "NllLossNd"}:
+    if operations & NLLS:
         return "cross-entropy" if "LogSoftmax" in operations else "nll"
     if "LogSoftmax" in operations:
         return "cross-entropy"
-    if operations & {"MseLoss", "SmoothL1Loss", "HuberLoss"}:
+    if "squared" in map(COMPARING.get, operations):
         return "squared"
     kinds: dict[type, LossKind] = {CrossEntropy: "cross-entropy", Bernoulli: "bce-logits", Gaussian: "squared"}
     return kinds.get(type(likelihood), "other")
+
+
+def _is_of_parts(nodes: Iterable[Node], outputs: Tensor) -> bool:
+    """Whether different losses take different parts of the outputs, as where a class is asked for and a number."""
+    kinds = set()
+    for node in nodes:
+        if (name := plain(node)) in COMPARING or name in NLLS:
+            taken = _saved_input(node)
+            if taken is not None and taken.numel() < outputs.numel():
+                kinds.add(COMPARING.get(name, "nll"))
+    return len(kinds) > 1
 
 
 def _log_low(nodes: Iterable[Node]) -> float | None:

@@ -1,4 +1,4 @@
-"""Predictions and targets of a training step that are compared as (N, 1) and (N,), each with all others."""
+"""What a training step compares: predictions with numbers that depend on no weight, their shapes and their sizes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from wellcond.diagnosis.inspection.data import wide
+
 DIFFERENCES = frozenset({"sub", "subtract", "__sub__"})
 LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
 """They broadcast what they compare, and warn of it."""
@@ -16,7 +18,7 @@ PRODUCTS = frozenset({"mul", "multiply", "__mul__", "__rmul__"})
 
 
 class Broadcast(NamedTuple):
-    """One comparison.
+    """A comparison of N numbers with N others, each with all.
 
     Attributes:
         function: Its name.
@@ -29,16 +31,32 @@ class Broadcast(NamedTuple):
     fixed: tuple[int, ...]
 
 
-class Broadcasts(TorchFunctionMode):
-    """Notes, while it is active, comparisons of N numbers with N others that give N × N.
+class Sizes(NamedTuple):
+    """How large predictions and their targets are, where a loss of torch's takes the difference.
 
-    One of the two depends on the weights and the other does not. In a difference it must be the column: (N,) weights
-    are subtracted from a column of inputs, as centers, on purpose. In a product it must be computed, and no parameter.
+    Attributes:
+        predicted: RMS of what depends on the weights.
+        fixed: RMS of what does not.
+    """
+
+    predicted: float
+    fixed: float
+
+
+class Comparisons(TorchFunctionMode):
+    """Notes, while it is active, what is compared with what: one of the two depends on the weights, the other does not.
+
+    Attributes:
+        broadcasts: Those of N numbers with N others that give N × N. In a difference what depends on the weights must
+            be the column: (N,) weights are subtracted from a column of inputs, as centers, on purpose. In a product it
+            must be computed, and no parameter.
+        sizes: Those that torch's losses of differences make.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[Broadcast] = []
+        self.broadcasts: list[Broadcast] = []
+        self.sizes: list[Sizes] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -52,9 +70,17 @@ class Broadcasts(TorchFunctionMode):
 
     def _look_at(self, name: str, first: Tensor, second: Tensor) -> None:
         predicted, fixed = (first, second) if first.requires_grad else (second, first)
-        if not predicted.requires_grad or fixed.requires_grad or not predicted.dim() or len(predicted) < 2:
+        if not predicted.requires_grad or fixed.requires_grad:
+            return
+        if name in LOSSES:
+            self.sizes.append(Sizes(_rms(predicted), _rms(fixed)))
+        if not predicted.dim() or len(predicted) < 2:
             return
         if {tuple(predicted.shape), tuple(fixed.shape)} != {(len(predicted),), (len(predicted), 1)}:
             return
         if name in LOSSES or (predicted.dim() == 2 if name in DIFFERENCES else predicted.grad_fn is not None):
-            self.found.append(Broadcast(name, tuple(predicted.shape), tuple(fixed.shape)))
+            self.broadcasts.append(Broadcast(name, tuple(predicted.shape), tuple(fixed.shape)))
+
+
+def _rms(t: Tensor) -> float:
+    return float(wide(t.detach()).square().mean().sqrt())
