@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 import wellcond as wc
+from wellcond.diagnosis.after_runs import HeldOut
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.labels import Relation, Slow
 from wellcond.diagnosis.probes.behavior import Behavior
 from wellcond.diagnosis.rules.ill_conditioned_input import _severity
 from wellcond.diagnosis.rules.labels_unrelated import _are_no_partners
 from wellcond.diagnosis.severity import of_symptom
-from wellcond.diagnosis.trial_result import Attempt, HeldOut, Trial
+from wellcond.diagnosis.trial_result import Attempt, Trial
 from wellcond.results.run import Run
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))

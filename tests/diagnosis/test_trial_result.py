@@ -6,9 +6,10 @@ import math
 
 import pytest
 
+from wellcond.diagnosis.after_runs import HeldOut
 from wellcond.diagnosis.learned import LEARNED, has_learned
 from wellcond.diagnosis.probes.paired import Paired
-from wellcond.diagnosis.trial_result import Attempt, HeldOut, Outcome, Trial
+from wellcond.diagnosis.trial_result import Attempt, Outcome, Trial
 from wellcond.results.run import Run
 
 BEFORE = (2.0, 2.2, 1.8, 2.0)

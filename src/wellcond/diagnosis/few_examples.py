@@ -10,6 +10,7 @@ import torch
 from torch.optim import Adam, Optimizer
 
 from wellcond.diagnosis.attempts import Allowance
+from wellcond.diagnosis.handful import LEAST_GAIN, Handful, plunges
 from wellcond.diagnosis.inspection.failures import Failures
 from wellcond.diagnosis.mini_batches import handful
 from wellcond.diagnosis.on_batches import best_constant, training
@@ -17,7 +18,7 @@ from wellcond.diagnosis.probes.constant_terms import lost_slope
 from wellcond.diagnosis.probes.judges import is_judged_by_network
 from wellcond.diagnosis.probes.paired import Paired
 from wellcond.diagnosis.trial_parts import FEW, NOISE_DRAWS, PLATEAU_STEPS, handful_price
-from wellcond.diagnosis.trial_result import HALF, LEAST_GAIN, Handful, plunges
+from wellcond.diagnosis.trial_result import HALF
 from wellcond.diagnosis.worth import worth
 from wellcond.problem.batches import Batch, examples_in
 from wellcond.problem.problem import Problem

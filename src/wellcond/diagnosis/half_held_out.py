@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from wellcond.diagnosis.trial_result import HeldOut
+from wellcond.diagnosis.after_runs import HeldOut
 from wellcond.problem.batches import Batch, examples_in
 from wellcond.problem.problem import Problem
 from wellcond.training.copy_trainer import CopyTrainer

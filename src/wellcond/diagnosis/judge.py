@@ -167,9 +167,9 @@ def _rooted(findings: list[Finding]) -> Iterable[Finding]:
 def explains(cause: Finding, effect: Finding) -> bool:
     """Whether one finding is a consequence of another that is as severe, or of one that may be milder.
 
-    That is a wrong scale, for what is measured of it; what is proven of a layer, for what is measured in it; and whatever
-    is proven, tried, seen at a layer, or a symptom, for what says only that training fails. No course of the loss
-    explains a fault that the code proves.
+    That is a wrong scale, for what is measured of it; what is proven of a layer, for what is measured in it; and
+    whatever is proven, tried, seen at a layer, or a symptom, for what says only that training fails. No course of the
+    loss explains a fault that the code proves.
     """
     if effect.begins_here or cause.rule == effect.rule or effect.rule not in CAUSES.get(cause.rule, ()):
         return False

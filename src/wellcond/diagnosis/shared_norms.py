@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from wellcond.diagnosis.after_runs import SharedNorm
 from wellcond.diagnosis.attempts import Allowance
 from wellcond.diagnosis.threshold import Condition
-from wellcond.diagnosis.trial_result import SharedNorm
 from wellcond.network.isolation.copies import copied
 from wellcond.network.taps import bracketed
 from wellcond.problem.problem import Problem

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wellcond.diagnosis.after_runs import Swamped
 from wellcond.diagnosis.attempts import Attempts
 from wellcond.diagnosis.probes.terms import Operands, addends
-from wellcond.diagnosis.trial_result import Swamped
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost

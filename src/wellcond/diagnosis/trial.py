@@ -14,6 +14,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import LBFGS, Optimizer
 
+from wellcond.diagnosis.after_runs import HeldOut, OneAnswer, SharedNorm, Swamped
 from wellcond.diagnosis.attempts import Allowance, Attempts, steps_of
 from wellcond.diagnosis.few_examples import few_worth, fit_few
 from wellcond.diagnosis.half_held_out import half_held_out
@@ -32,15 +33,7 @@ from wellcond.diagnosis.shared_norms import NORMS_AT_PLACES, shared_norm
 from wellcond.diagnosis.swamped import largest_alone, swamped
 from wellcond.diagnosis.token_labels import token_relation
 from wellcond.diagnosis.trial_parts import FEW, handful_price, handful_steps, mini_batch_count, run_again_price
-from wellcond.diagnosis.trial_result import (
-    FALLING,
-    Attempt,
-    HeldOut,
-    OneAnswer,
-    SharedNorm,
-    Swamped,
-    Trial,
-)
+from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
 from wellcond.diagnosis.worth import is_suspect, sees_pairs
 from wellcond.errors import NonFinite, Unsupported
 from wellcond.problem.apart import with_drawn_targets

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Literal
 
+from wellcond.diagnosis.after_runs import HeldOut, OneAnswer, SharedNorm, Swamped
+from wellcond.diagnosis.handful import Handful
 from wellcond.diagnosis.inspection.failures import InspectionFailure
 from wellcond.diagnosis.labels import Relation
 from wellcond.diagnosis.learned import LEARNED, has_learned
@@ -32,10 +33,6 @@ STANDS_STILL = 0.005
 POOR_START = 2.0
 """Multiple of the constant's loss above which the initial outputs are worse than useless: a fall from there proves no
 more than that the network unlearns them."""
-BELOW_ZERO = -10.0
-"""A loss above this may be a similarity, with its sign changed, that has only begun to grow."""
-ONE_SIDED = 5.0
-"""Fall of the loss over its rise in the same number of steps uphill: about 1 for a loss without any bound."""
 AROUND_MINIMUM = 0.1
 """Fraction of the loss by which mini-batch steps may raise the loss of a network that has learned."""
 HALF = 0.5
@@ -45,8 +42,6 @@ OUT_OF_HAND = 2.0
 PROPORTIONAL = 2.0
 """Factor within which a rise is proportional to the rate. Overshooting grows with the square of the rate: by 10 to 100
 times more between two rates that are tried."""
-
-
 NO_GAIN, RATES_TRIED = 0.93, 3
 """Loss over that of a constant from which on nothing has been learned, if it is so at three rates or more: of 310 sound
 set-ups two end above it at their own rate, and both learn at another; half of the faulty ones do not."""
@@ -62,13 +57,6 @@ many, learns slowly."""
 TOLD_APART = 0.05
 """(Loss with the outputs of other examples − loss) / the larger, from which on outputs tell examples apart: 0.13 in
 survival times, up to 0.035 in faulty networks whose loss is about a constant's."""
-LEAST_GAIN = 0.15
-"""Gain of the right outputs over other examples' from which on a run on a handful tells examples apart. 0.8 to 1 in
-healthy networks, also in those that start slowly; below 0.1 in autoencoders whose code is all noise."""
-
-FAINT_GAIN, NOISY = 0.02, 3.0
-"""The same where most of the loss is there whatever the outputs are, as a cross-entropy of gray pixels: 0.02 to 0.14
-in a variational autoencoder that learns later. Three standard errors over draws of noise may be chance."""
 
 
 @dataclass(frozen=True)
@@ -104,153 +92,6 @@ class Attempt:
     def loss(self) -> float:
         """Mean loss at the end of the run."""
         return fmean(self.after)
-
-
-@dataclass(frozen=True)
-class Handful:
-    """A run on a few examples with a robust optimizer.
-
-    Attributes:
-        examples: Number of examples; None if not all tensors count them.
-        lr: Learning rate of Adam.
-        before: Loss before the first step.
-        after: Loss after the last step.
-        constant: Loss of the best constant prediction of these examples.
-        run: Losses of its steps.
-        uphill: Loss after the same number of steps up the gradient; None where the loss did not plunge, or is the value
-            that another network gives.
-        lost_slope: Share of the loss's slope, after the last step, that its gradient does not have; None if every term
-            of the loss has a gradient.
-        paired: What the outputs are worth after the same steps in training mode, or after 160 if these tell nothing
-            apart; None where that was not in question, because the network's own run does, or if it is not known.
-        alone: The same after a run with the largest term of the loss only; None where `paired` tells examples apart, or
-            the loss is no sum.
-        later: Loss after more steps, where it fell to that of a constant: some stay there for a while; None elsewhere.
-    """
-
-    examples: int | None
-    lr: float
-    before: float
-    after: float
-    constant: float | None
-    run: Run
-    uphill: float | None = None
-    lost_slope: float | None = None
-    paired: Paired | None = None
-    alone: Paired | None = None
-    later: float | None = None
-
-    @property
-    def tells_nothing(self) -> bool:
-        """Whether outputs may as well be another example's after the run in training mode."""
-        known = self.paired
-        return known is not None and known.gain < min(LEAST_GAIN, max(FAINT_GAIN, NOISY * known.noise))
-
-    @property
-    def tells_apart(self) -> bool:
-        """Whether that run tells examples apart; False, too, if it was not made."""
-        return self.paired is not None and not self.tells_nothing
-
-    @property
-    def fall(self) -> float:
-        """Relative fall of the loss, from the start or from the constant's loss if that is lower."""
-        start = self.before if self.constant is None else min(self.before, self.constant)
-        return (start - self.after) / max(abs(start), 1e-12)
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the network has learned more about these examples than a constant."""
-        return self.fall > 1 - LEARNED
-
-    @property
-    def is_upside_down(self) -> bool:
-        """Whether the loss has no lower bound, but an upper one: it falls far more than steps uphill can raise it.
-
-        A loss that is right has a floor and no ceiling; a critic's difference, or returns of both signs, have neither.
-        """
-        return self.uphill is not None and self.before - self.after > ONE_SIDED * abs(self.uphill - self.before)
-
-
-def plunges(losses: Sequence[float]) -> bool:
-    """Whether a loss falls far below zero, and ever faster."""
-    middle = losses[len(losses) // 2]
-    return losses[-1] < BELOW_ZERO and middle - losses[-1] > losses[0] - middle
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Mean losses of batches that a run with the optimizer as it is was trained on, and of others.
-
-    Attributes:
-        seen: Loss of the first after the run.
-        unseen: Loss of the others after the run.
-        before: Loss of the others before it.
-        exchanged: The first two with the last tensor of each batch, as the labels, in the order of other examples; None
-            if the loss does not take that.
-    """
-
-    seen: float
-    unseen: float
-    before: float
-    exchanged: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True)
-class OneAnswer:
-    """What one answer for all examples is worth, after the run at its own rate.
-
-    Attributes:
-        loss: Loss of the first batch if all examples have the mean of the outputs; one number for all outputs where the
-            loss does not depend on which example they belong to.
-        is_compared: Whether the loss depends on which example outputs belong to.
-        has_goals: Whether a step compares outputs with tensors that it makes itself, such as labels of ones.
-    """
-
-    loss: float
-    is_compared: bool
-    has_goals: bool
-
-
-@dataclass(frozen=True)
-class Swamped:
-    """A term that stands still next to others which have fallen to nothing, or to a penalty of the weights.
-
-    Attributes:
-        before: Its value at the start.
-        together: Its value after the run with all terms.
-        alone: Its value after a run of the same length with this term only.
-        others_before: Sum of the other terms at the start.
-        others_after: Their sum after the run with all terms.
-        are_of_weights: Whether the others depend on the weights alone: they are the same for other batches.
-        still_falls: Whether it falls by 3 % or more when the run with all terms goes on for half its length.
-    """
-
-    before: float
-    together: float
-    alone: float
-    others_before: float
-    others_after: float
-    are_of_weights: bool = False
-    still_falls: bool = False
-
-
-@dataclass(frozen=True)
-class SharedNorm:
-    """A BatchNorm that is called at several places, after the run at its own rate.
-
-    Attributes:
-        name: Its name.
-        calls: Calls in one pass.
-        batch: Mean loss with the statistics of each batch.
-        running: Mean loss with running statistics, averaged anew over all calls.
-        is_by_pass: Whether a training step calls the whole model that often, as on real and on generated examples.
-    """
-
-    name: str
-    calls: int
-    batch: float
-    running: float
-    is_by_pass: bool = False
 
 
 @dataclass(frozen=True)

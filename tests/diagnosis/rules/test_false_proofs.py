@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import wellcond as wc
+from wellcond.diagnosis.handful import Handful
 from wellcond.diagnosis.probes.answers import _share
 from wellcond.diagnosis.probes.behavior import behavior
 from wellcond.diagnosis.rules.loss_not_decreasing import _cannot_fit_few
-from wellcond.diagnosis.trial_result import Handful, Trial
+from wellcond.diagnosis.trial_result import Trial
 from wellcond.problem.batches import as_batches
 from wellcond.results.run import Run
 

@@ -13,11 +13,13 @@ from torch.distributions import Categorical, Normal
 from torch.optim import Adam
 
 import wellcond as wc
+from wellcond.diagnosis.after_runs import Swamped
 from wellcond.diagnosis.evidence import Evidence
+from wellcond.diagnosis.handful import Handful
 from wellcond.diagnosis.probes.drawn import weighs_by_itself
 from wellcond.diagnosis.probes.paired import Paired
 from wellcond.diagnosis.rules.term_dominates import term_dominates
-from wellcond.diagnosis.trial_result import Handful, Swamped, Trial
+from wellcond.diagnosis.trial_result import Trial
 from wellcond.results.run import Run
 
 Step = Callable[[nn.Module, Tensor], Any]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import wellcond as wc
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspect import inspect
-from wellcond.diagnosis.rules.bad_initialisation import large_products
+from wellcond.diagnosis.rules.bad_initialisation.products import large_products
 from wellcond.diagnosis.trial_result import Attempt, Trial
 from wellcond.results.run import Run
 

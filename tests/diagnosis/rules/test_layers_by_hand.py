@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import wellcond as wc
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspect import inspect
-from wellcond.diagnosis.rules.bad_initialisation import large_start
+from wellcond.diagnosis.rules.bad_initialisation.first_loss import large_start
 
 
 class Dense(nn.Module):

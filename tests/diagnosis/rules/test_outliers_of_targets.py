@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import wellcond as wc
+from wellcond.diagnosis.after_runs import HeldOut
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspect import inspect
 from wellcond.diagnosis.labels import Relation, ranks, relation
 from wellcond.diagnosis.rules.labels_unrelated import CHANCE, labels_unrelated, learned_by_heart
 from wellcond.diagnosis.rules.weight_decay_dominates import decay_dominates
-from wellcond.diagnosis.trial_result import Attempt, HeldOut, Trial
+from wellcond.diagnosis.trial_result import Attempt, Trial
 from wellcond.results.run import Run
 
 N = 512

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import wellcond as wc
 from wellcond.diagnosis import trial
+from wellcond.diagnosis.after_runs import SharedNorm
 from wellcond.diagnosis.attempts import Allowance
 from wellcond.diagnosis.shared_norms import difference_of_places, shared_norm
-from wellcond.diagnosis.trial_result import SharedNorm
 from wellcond.training.copy_run import CopyRun
 from wellcond.training.copy_trainer import CopyTrainer
 

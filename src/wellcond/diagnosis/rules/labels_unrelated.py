@@ -17,11 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from wellcond.diagnosis.after_runs import HeldOut
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.diagnosis.trial_result import HeldOut, Trial
+from wellcond.diagnosis.trial_result import Trial
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 

@@ -15,21 +15,12 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.handful import LEAST_GAIN, Handful
 from wellcond.diagnosis.probes.paired import Paired
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.runs import run_rows
 from wellcond.diagnosis.threshold import Condition, Threshold
-from wellcond.diagnosis.trial_result import (
-    FALLING,
-    HARDLY_ANY_GAIN,
-    LEAST_GAIN,
-    NO_GAIN,
-    RATES_TRIED,
-    RISING,
-    Attempt,
-    Handful,
-    Trial,
-)
+from wellcond.diagnosis.trial_result import FALLING, HARDLY_ANY_GAIN, NO_GAIN, RATES_TRIED, RISING, Attempt, Trial
 from wellcond.results import number
 from wellcond.results.quantities import TRAINING_LOSS
 
