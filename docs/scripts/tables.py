@@ -26,6 +26,7 @@ from wellcond.remedies import REMEDIES
 PAGES = [
     Path(__file__).resolve().parents[1] / name
     for name in (
+        "../README.md",
         "benchmarks.md",
         "guides/cost.md",
         "guides/fixing.md",
@@ -194,6 +195,8 @@ TABLES: dict[str, Callable[[], str]] = {
         epoch_tables.epoch_accuracy,
         imagenet_tables.imagenet_experiments,
         imagenet_tables.imagenet_steps,
+        verdict_tables.examined,
+        verdict_tables.examinations,
         verdict_tables.verdict_examination,
         verdict_tables.run_examination,
         verdict_tables.verdict_repairs,

@@ -40,6 +40,47 @@ def verdict_examination() -> str:
     )
 
 
+def examinations() -> str:
+    """What every examination showed at first sight, the last one first."""
+    held = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(EXAMINATIONS.glob("2*/first.json"))]
+    rows = [[str(len(held) - place), *_first_sight([results])] for place, results in enumerate(reversed(held))]
+    return table(["examination", *FIRST_SIGHT], [*rows, ["**all**", *_first_sight(held)]])
+
+
+def examined() -> str:
+    """The last examination, all before it, and the last of recorded runs."""
+    *before, last = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(EXAMINATIONS.glob("2*/first.json"))
+    ]
+    runs = run_shares(_last_results(RUN_EXAMINATIONS)["first"])
+    of_runs = [runs[goal] for goal in ("right rule first", "silent", "healthy runs severely accused")]
+    return table(
+        ["", *FIRST_SIGHT],
+        [
+            ["the last one", *_first_sight([last])],
+            [f"the {len(before)} before, together", *_first_sight(before)],
+            [
+                "the last of recorded trainings, whose faults only training shows",
+                *(f"{n} of {of}" for n, of in of_runs),
+            ],
+        ],
+    )
+
+
+FIRST_SIGHT = ("right cause first", "silent", "sound set-ups severely accused")
+"""What counts most in an examination."""
+
+
+def _first_sight(held: list[dict[str, Any]]) -> list[str]:
+    """The sums over some examinations."""
+    every = [shares(results) for results in held]
+    sums = [[sum(goals[goal][k] for goals in every) for k in (0, 1)] for goal in FIRST_SIGHT]
+    return [
+        f"{count} of {of}, {count / of:.0%}" if goal == FIRST_SIGHT[0] else f"{count} of {of}"
+        for goal, (count, of) in zip(FIRST_SIGHT, sums, strict=True)
+    ]
+
+
 def run_examination() -> str:
     """What the last examination of recorded runs showed, and every fault of it, at first sight."""
     results = _last_results(RUN_EXAMINATIONS)
