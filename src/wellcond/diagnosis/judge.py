@@ -52,7 +52,7 @@ def judged(
             except Exception as error:  # a rule that fails must not take the findings of the others with it
                 failures.append(_failure(each, error))
         findings += _merged(by_function)
-    roots = _rooted([_excused(each, evidence) for each in findings])
+    roots = _rooted([_confirmed(_excused(each, evidence), evidence) for each in findings])
     return (*sorted(roots, key=_rank), *failures)
 
 
@@ -143,6 +143,15 @@ def _excused(finding: Finding, evidence: Evidence) -> Finding:
     if finding.rule == "attention-saturation" and not trial.has_learned and not trial.halves:
         return finding
     return replace(finding, severity="warning")
+
+
+def _confirmed(finding: Finding, evidence: Evidence) -> Finding:
+    """A fault that would explain why nothing is learned is severe where a trial learns nothing at three rates."""
+    is_cause = kind_of(finding.rule) == "fault" and "loss-not-decreasing" in CAUSES.get(finding.rule, ())
+    if finding.severity != "warning" or not is_cause or finding.rule in OF_THE_COURSE:
+        return finding
+    learns_nothing = evidence.trial is not None and evidence.trial.learns_nothing
+    return replace(finding, severity="severe") if learns_nothing else finding
 
 
 def _rooted(findings: list[Finding]) -> Iterable[Finding]:

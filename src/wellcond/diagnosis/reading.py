@@ -201,11 +201,13 @@ def sequences(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
 def read_sequences(evidence: Evidence) -> Iterator[tuple[str, Tensor]]:
     """The same; without any of these, how much each step of the inputs moves what is read from the last one.
 
-    A network that reads one place, such as a class token, moves with that place most: this grows for a good reason.
+    The layer that carries a state comes first, before one that reads the inputs of each step. A network that reads one
+    place, such as a class token, moves with that place most: this grows for a good reason.
     """
-    recurrent = list(sequences(evidence))
-    yield from recurrent
     memory = None if evidence.behavior is None else evidence.behavior.memory
+    carrier = "" if memory is None else memory.layer
+    recurrent = sorted(sequences(evidence), key=lambda named: named[0] != carrier)
+    yield from recurrent
     if not recurrent and memory is not None and memory.over_time is not None:
         yield memory.layer or _that_loops(evidence.inspection, memory.steps), memory.over_time
 

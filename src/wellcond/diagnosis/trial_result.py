@@ -271,6 +271,11 @@ class Trial:
         return self.own is not None and len(self.own.run.losses) >= LONG_RUN
 
     @property
+    def has_gained_nothing(self) -> bool:
+        """Whether its own run is that long, and ends no lower than about a constant's loss."""
+        return self.is_long and self.own is not None and self.own.loss > NO_GAIN * (self.constant or math.inf)
+
+    @property
     def attempts(self) -> tuple[Attempt, ...]:
         """The runs at all rates, from the lowest to the highest."""
         own = () if self.own is None else (self.own,)

@@ -111,6 +111,24 @@ def test_weights_that_hardly_move_are_seen_also_where_most_are_too_large(heavy: 
         assert every["weight-domination"].evidence["gain"] == pytest.approx(20 * 8**0.5, rel=0.3)
 
 
+@pytest.mark.parametrize(("std", "is_heavy"), [(20.0, True), (0.5, False)])
+def test_adam_turns_large_weights_before_a_norm_slowly(std: float, is_heavy: bool) -> None:
+    """It changes every entry by about its rate: of weights of 20 that is a hundredth of what it is of others, or less."""
+    torch.manual_seed(0)
+    linear = nn.Linear(8, 32)
+    nn.init.normal_(linear.weight, std=std)
+    model = nn.Sequential(linear, nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+    x = torch.randn(64, 8)
+    every = findings(model, nn.CrossEntropyLoss(), (x, x[:, :4].argmax(1)), Adam(model.parameters(), 3e-3))
+    assert ("weight-domination" in every) is is_heavy
+    if is_heavy:
+        found = every["weight-domination"]
+        assert found.layer == "0"
+        assert found.evidence["relative update"] == pytest.approx(
+            3e-3 / float(linear.weight.detach().square().mean().sqrt())
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", [1.0, 4000.0])
 def test_values_of_actions_in_cents(unit: float) -> None:

@@ -140,7 +140,7 @@ def sequences(steps: int, where: slice) -> tuple[Tensor, Tensor]:
 def test_what_the_first_of_eighty_steps_tell_is_forgotten(kind: str) -> None:
     finding = findings(Recurrent(kind), *sequences(80, slice(0, 1)))["vanishing-gradient"]
     assert finding.severity == "severe"
-    assert finding.layer == ("read" if kind == "by hand" else "memory")
+    assert finding.layer == ("turn" if kind == "by hand" else "memory")
     assert 0.5 < float(finding.evidence["steps to half"]) < 3
     assert float(finding.evidence["steps"]) == 80
 

@@ -39,6 +39,7 @@ class Attention:
         logit_std: RMS over the rows of the standard deviation of the logits that are not masked.
         is_summed_elsewhere: Whether a product sums over another dimension of its output than it normalizes over.
         compares: Whether its logits are products of two signals, as of queries and keys.
+        is_of_places: Whether what is summed elsewhere are constant coordinates, as for the mean place under a map.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Attention:
     logit_std: float
     is_summed_elsewhere: bool = False
     compares: bool = True
+    is_of_places: bool = False
 
 
 class OfOne(NamedTuple):
@@ -113,8 +115,11 @@ class SeenAttention:
 
     def calls(self) -> list[Attention]:
         """All calls, in the order of the forward pass."""
-        elsewhere = self._sums.elsewhere
-        return [replace(seen, is_summed_elsewhere=key in elsewhere) for key, seen in self._calls.items()]
+        elsewhere, of_places = self._sums.elsewhere, self._sums.of_places
+        return [
+            replace(seen, is_summed_elsewhere=key in elsewhere, is_of_places=key in of_places)
+            for key, seen in self._calls.items()
+        ]
 
     def of_one(self) -> list[OfOne]:
         """All softmaxes over a dimension of size one."""
@@ -127,13 +132,14 @@ class SeenAttention:
             return
         if kind == "matmul":
             for sums in (self._sums, self._sums_of_one):
-                sums.multiplied(args)
+                sums.multiplied(args, output)
         elif kind == "einsum":
             for sums in (self._sums, self._sums_of_one):
                 sums.contracted(args)
         elif kind == "exp":
             self._exponentials[output.data_ptr()] = args[0]
         elif kind == "div":
+            self._sums.divided(args[0])
             self._divided(name, args, output)
         elif kind == "softmax":
             chosen = kwargs.get("dim", args[1] if len(args) > 1 else None)

@@ -15,6 +15,10 @@ PASSED_BY = (*MOVES, "Div", "Mul", "Add", "Sub", "MaskedFill", "Where", "Clamp",
 """Operations between the product of queries and keys and the softmax: a scale, a mask."""
 
 
+COORDINATES = 3
+"""Columns of a table of coordinates, at most: a place has one to three."""
+
+
 class Axis(NamedTuple):
     """A dimension of a tensor, known again in a view of it, whatever its place there.
 
@@ -42,27 +46,40 @@ class WeightedSums(Generic[Key]):
 
     Attributes:
         elsewhere: Keys of those that are summed over another dimension than they are normalized over.
+        of_places: Keys of those among them that weigh constant coordinates, as for the mean place under a map, and whose
+            sum is not divided by that of the weights.
     """
 
     def __init__(self) -> None:
         self.elsewhere: set[Key] = set()
+        self.of_places: set[Key] = set()
         self._weights: dict[int, tuple[Key, Axis]] = {}
+        self._mean_places: dict[int, Key] = {}
 
     def clear(self) -> None:
         """Forget all tensors: their memory may hold something else later."""
         self._weights.clear()
+        self._mean_places.clear()
 
     def add(self, key: Key, weights: Tensor, dim: int) -> None:
         """Follow a tensor that is normalized over a dimension."""
         self._weights[weights.data_ptr()] = key, Axis.of(weights, dim)
 
-    def multiplied(self, args: tuple[Any, ...]) -> None:
+    def multiplied(self, args: tuple[Any, ...], product: Tensor) -> None:
         """A product a @ b, which sums over the last dimension of a, and over the last but one of b."""
         for place, tensor in enumerate(args[:2]):
             if (known := self._known(tensor)) is not None and tensor.dim() > 2:
                 key, dim = known
                 if dim is not None and dim != tensor.dim() - (1 if place == 0 else 2):
                     self.elsewhere.add(key)
+                    if place == 0 and _are_coordinates(args[1]):
+                        self.of_places.add(key)
+                        self._mean_places[product.data_ptr()] = key
+
+    def divided(self, numerator: Any) -> None:
+        """A quotient: weights that do not sum to one may be divided by their sum after the product."""
+        if isinstance(numerator, Tensor) and numerator.layout is torch.strided:
+            self.of_places.discard(self._mean_places.get(numerator.data_ptr()))
 
     def contracted(self, args: tuple[Any, ...]) -> None:
         """An einsum, which sums over the letters that its result does not have."""
@@ -82,6 +99,12 @@ class WeightedSums(Generic[Key]):
             return None  # a sparse one is a graph's adjacency, and has no memory of its own
         known = self._weights.get(tensor.data_ptr())
         return None if known is None else (known[0], known[1].place_in(tensor))
+
+
+def _are_coordinates(tensor: Any) -> bool:
+    """Whether a factor is a table of places: constant, the same for all examples, of a few columns."""
+    is_constant = isinstance(tensor, Tensor) and not tensor.requires_grad
+    return is_constant and tensor.dim() == 2 and tensor.shape[1] <= COORDINATES
 
 
 def compares_data(logits: Tensor) -> bool:

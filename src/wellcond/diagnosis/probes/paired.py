@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wellcond.diagnosis.probes.terms import Operands, addends
 from wellcond.network.calling import tensors_in
 from wellcond.network.taps import bracketed
 from wellcond.problem.batches import Batch, examples_in
@@ -20,7 +22,9 @@ from wellcond.problem.problem import Problem
 Change = Callable[[int, Any], Any]
 """What a call returns instead of its output, by the number of the call; None: what it returned."""
 EQUAL = 1e-4
-"""Relative change of the loss that may be rounding: a loss that changes less does not compare outputs with examples."""
+"""Relative change of a term that may be rounding: one that changes less does not compare outputs with examples."""
+ROUNDING = 1e-6
+"""The same over the largest term: some float32 rounding errors, for differences of numbers of that size."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,15 @@ class Paired:
 
 
 def depends_on_pairs(problem: Problem, batch: Batch) -> bool:
-    """Whether the loss depends on which example outputs belong to: a generator's, or that of a density, does not."""
+    """Whether the loss depends on which example outputs belong to: a generator's, or that of a density, does not.
+
+    One of its terms is enough: that of the pairs may be a ten-thousandth of another one.
+    """
+    return any(terms_of_pairs(problem, batch))
+
+
+def terms_of_pairs(problem: Problem, batch: Batch) -> list[bool]:
+    """Which terms of the loss depend on which example outputs belong to."""
     examples = examples_in(batch)
     others = _others(examples, 1)
 
@@ -70,9 +82,11 @@ def depends_on_pairs(problem: Problem, batch: Batch) -> bool:
     def exchanged(output: Any) -> Any:
         return with_tensors(output, {id(t): varied(t)[others.to(t.device)] for t in _of_examples(output, examples)})
 
-    own = _loss(problem, batch, lambda call, output: None if call else in_place(output))
-    of_others = _loss(problem, batch, lambda call, output: None if call else exchanged(output))
-    return abs(own - of_others) > EQUAL * max(abs(own), abs(of_others))  # not so if one is NaN
+    own = _terms(problem, batch, lambda call, output: None if call else in_place(output))
+    of_others = _terms(problem, batch, lambda call, output: None if call else exchanged(output))
+    rounding = ROUNDING * max(map(abs, own), default=0.0)
+    # not so if one is NaN
+    return [abs(a - b) > max(EQUAL * max(abs(a), abs(b)), rounding) for a, b in zip(own, of_others, strict=True)]
 
 
 def paired(problem: Problem, batch: Batch, draws: int = 1) -> Paired | None:
@@ -157,14 +171,27 @@ def _of_examples(output: Any, examples: int) -> list[Tensor]:
 
 def _loss(problem: Problem, batch: Batch, change: Change, draw: int = 0) -> float:
     """The loss if calls of the model return something else; NaN if there is no call."""
-    calls = 0
+    with _changed(problem, change) as calls:
+        value = float(problem.training_loss(draw, batch).detach())
+    return value if calls else math.nan
+
+
+def _terms(problem: Problem, batch: Batch, change: Change) -> list[float]:
+    """The terms of the loss if calls of the model return something else; none if there is no call."""
+    with _changed(problem, change) as calls, Operands() as recorded:
+        terms = addends(problem.training_loss(0, batch), recorded.operands)
+    return [float(each.detach()) for each in terms] if calls else []
+
+
+@contextlib.contextmanager
+def _changed(problem: Problem, change: Change) -> Iterator[list[int]]:
+    """Let calls of the model return something else; gives the list of their numbers, which grows with each."""
+    calls: list[int] = []
 
     def on_exit(_module: nn.Module, output: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return change(calls - 1, output)
+        calls.append(len(calls))
+        return change(calls[-1], output)
 
     # one term of a loss is known by its graph
     with problem.measuring(), torch.enable_grad(), bracketed([problem.model], lambda *_: None, on_exit):
-        value = float(problem.training_loss(draw, batch).detach())
-    return value if calls else math.nan
+        yield calls

@@ -142,8 +142,9 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
     below a constant's loss, at up to ten times its rate: the gradient does not reach the time steps that matter; and
     from 0.4 of them on, a warning where nothing at all is learned at any rate. Over 10 or more, if a step back also
     leaves less than 0.37 of the gradient, as no fresh recurrent layer does: a warning, severe if it leaves less than a
-    quarter or the trial fails. If it leaves less than a quarter, a warning also where ten times the rate gets further:
-    a few batches may be learned by heart from their last steps. A network that learns from these alone is not reported.
+    quarter or the trial fails. If it leaves less than a quarter, it is reported also where ten times the rate gets
+    further, since a few batches may be learned by heart from their last steps: severe if 50 steps at its own rate have
+    gained nothing on a constant. A network that learns from its last steps alone is not reported.
     """
     trial = evidence.trial
     for name, over_time in read_sequences(evidence):
@@ -162,7 +163,8 @@ def forgetting(evidence: Evidence) -> Iterator[Finding]:
         if not largest > 0 or steps < long or reached > share.warn * steps:
             continue
         is_long = steps >= LONG_IF_STUCK.at and reached <= MEMORY.warn * steps
-        is_sure = is_stuck and not only_faster and (half < AT_ONCE.at or is_long)
+        gained = only_faster and trial is not None and not trial.has_gained_nothing
+        is_sure = is_stuck and not gained and (half < AT_ONCE.at or is_long)
         early = float(over_time[: steps // 10].max()) / largest
         module = dict(evidence.problem.model.named_modules()).get(name)
         yield Finding(

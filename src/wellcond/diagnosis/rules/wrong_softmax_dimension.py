@@ -26,7 +26,8 @@ def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
 
     A softmax that is written out as e/Σe counts too. Scores of all examples with each other, (N, N), may be normalized
     over either. Weights whose logits come from a layer, and not from queries and keys, may share out positions among
-    clusters, and are then summed over the positions.
+    clusters, and are then summed over the positions. They may not if what they weigh are constant coordinates, and the
+    sum is not divided by that of the weights: a mean place under a map lies among its places.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -36,7 +37,8 @@ def wrong_softmax_dimension(evidence: Evidence) -> Iterator[Finding]:
         is_of_pairs = seen.shape == (inspection.batch_size, inspection.batch_size)
         over_examples = seen.dim == 0 and seen.ndim > 1 and seen.shape[0] == inspection.batch_size
         over_examples = over_examples and not is_last and not is_of_pairs
-        if over_examples or (seen.is_summed_elsewhere and seen.compares and seen.ndim >= 3):
+        is_elsewhere = seen.is_summed_elsewhere and (seen.compares or seen.is_of_places) and seen.ndim >= 3
+        if over_examples or is_elsewhere:
             yield Finding(
                 rule="wrong-softmax-dimension",
                 layer=seen.name,
