@@ -162,6 +162,21 @@ class Meter:
         numbers = {"seconds": seconds, "u": seconds / self.step_seconds, "peak_GiB": peak / 2**30}
         return numbers | {"peak_over_step": peak / self.peak if self.peak else None}, result
 
+    def diagnosed(self, problem: wc.Problem, optimizer: Any, **options: Any) -> tuple[dict[str, Any], wc.Diagnosis]:
+        """A diagnosis with the cost of its parts, and the highest memory until the end of each, over a step's."""
+        peaks: dict[str, float] = {}
+
+        def note(so_far: wc.Diagnosis) -> None:
+            if so_far.parts:
+                peaks[so_far.parts[-1].name] = round(self._peak() / max(self.peak, 1), 2)
+
+        numbers, result = self(lambda: wc.diagnose(problem, optimizer, on_part=note, **options))
+        numbers["parts"] = {p.name: [round(p.seconds, 3), p.outcome, round(p.cost.u, 1)] for p in result.parts}
+        numbers["highest_over_step"] = peaks
+        numbers["findings"] = [f"{f.severity} {f.rule} {f.layer}" for f in result.findings[:4]]
+        numbers["failed"] = {str(k): v[:200] for k, v in result.failed.items()}
+        return numbers, result
+
     def _reset(self) -> None:
         if self.is_cuda:
             torch.cuda.empty_cache()
@@ -198,28 +213,23 @@ def _priced(
             "step_peak_GiB": meter.peak / 2**30,
         }  # fmt: skip
         tasks: dict[str, Callable[[wc.Problem, Any], Any]] = {
-            "diagnose": lambda p, o: wc.diagnose(p, o),
-            "conditioning": lambda p, _: wc.conditioning(p),
-            "max_lr": lambda p, o: wc.max_lr(p, o, confidence=None, max_matvecs=10),
-            "suggest_lr": lambda p, o: wc.suggest_lr(p, o, steps=100, max_steps=50 if not small else 24),
+            "diagnose": meter.diagnosed,
+            "conditioning": lambda p, _: meter(lambda: wc.conditioning(p)),
+            "max_lr": lambda p, o: meter(lambda: wc.max_lr(p, o, confidence=None, max_matvecs=10)),
+            "suggest_lr": lambda p, o: meter(lambda: wc.suggest_lr(p, o, steps=100, max_steps=50 if not small else 24)),
         }
         for task, run in tasks.items():
             if task not in chosen:
                 continue
             problem = wc.Problem(model, cross_entropy, batches, autocast=dtype)
-            optimizer = AdamW(model.parameters(), 1e-4)
             try:
-                numbers, result = meter(lambda: run(problem, optimizer))  # noqa: B023
+                numbers, result = run(problem, AdamW(model.parameters(), 1e-4))
             except Exception as error:
                 row[task] = {"error": _first_line(error)}
                 continue
             notes = [*getattr(result, "notes", ()), *getattr(getattr(result, "limit", None), "notes", ())]
             numbers["notes"] = [note for note in notes if "GPU" in note]
             numbers["counted_u"] = result.cost.u if hasattr(result, "cost") else None
-            if isinstance(result, wc.Diagnosis):
-                numbers["parts"] = {p.name: [round(p.seconds, 3), p.outcome, round(p.cost.u, 1)] for p in result.parts}
-                numbers["findings"] = [f"{f.severity} {f.rule} {f.layer}" for f in result.findings[:4]]
-                numbers["failed"] = {str(k): v[:200] for k, v in result.failed.items()}
             row[task] = numbers
             del result
         return row
@@ -239,14 +249,12 @@ def _billion(device: str, small: bool) -> dict[str, Any]:
     problem = wc.Problem(model, cross_entropy, batches, autocast=torch.bfloat16)
     optimizer = AdamW(model.parameters(), 1e-4)
     layers = ["blocks.0", f"blocks.{config.depth - 1}"]
-    numbers, result = meter(lambda: wc.diagnose(problem, optimizer, layers=layers))
-    row = {"parameters": problem.size, "step_seconds": meter.step_seconds, "step_peak_GiB": meter.peak / 2**30}
-    return row | {
+    numbers, result = meter.diagnosed(problem, optimizer, layers=layers)
+    numbers["counted_u"] = result.cost.u
+    return {
+        "parameters": problem.size, "step_seconds": meter.step_seconds, "step_peak_GiB": meter.peak / 2**30,
         "diagnose": numbers,
-        "parts": {p.name: [round(p.seconds, 3), p.outcome, round(p.cost.u, 1)] for p in result.parts},
-        "failed": {str(k): v[:200] for k, v in result.failed.items()},
-        "findings": [f"{f.severity} {f.rule} {f.layer}" for f in result.findings[:4]],
-    }
+    }  # fmt: skip
 
 
 # precision

@@ -41,7 +41,7 @@ class OneAnswer:
 
 @dataclass(frozen=True)
 class Swamped:
-    """A term that stands still next to others which have fallen to nothing, or to a penalty of the weights.
+    """A term that stands still next to others which have fallen to nothing, are far larger, or penalize the weights.
 
     Attributes:
         before: Its value at the start.
@@ -51,6 +51,7 @@ class Swamped:
         others_after: Their sum after the run with all terms.
         are_of_weights: Whether the others depend on the weights alone: they are the same for other batches.
         still_falls: Whether it falls by 3 % or more when the run with all terms goes on for half its length.
+        is_outweighed: Whether one of the others is large, and many times larger: it need not have fallen to nothing.
     """
 
     before: float
@@ -60,6 +61,7 @@ class Swamped:
     others_after: float
     are_of_weights: bool = False
     still_falls: bool = False
+    is_outweighed: bool = False
 
 
 @dataclass(frozen=True)

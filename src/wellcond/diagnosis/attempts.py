@@ -67,7 +67,7 @@ class Allowance:
         spent: What all runs have taken so far, in u.
         share: What a step of a mini-batch counts, in u.
         most: Steps allowed, in u.
-        seconds: No run begins after this time; None: no limit.
+        seconds: No run begins that would end after this time, by what the steps so far have taken; None: no limit.
 
     Attributes:
         most: Steps allowed, in u.
@@ -76,17 +76,19 @@ class Allowance:
 
     def __init__(self, spent: Callable[[], float], share: float, most: float, seconds: float | None) -> None:
         self._spent, self._share, self.most = spent, share, most
-        self._deadline = math.inf if seconds is None else time.perf_counter() + seconds
+        self._began = time.perf_counter()
+        self._deadline = math.inf if seconds is None else self._began + seconds
         self.left_out: list[str] = []
 
-    @property
-    def is_late(self) -> bool:
-        """Whether no time is left for another run."""
-        return time.perf_counter() > self._deadline
+    def is_late(self, steps: float) -> bool:
+        """Whether this many steps of a mini-batch would end after the time, at the pace of those so far."""
+        now, spent = time.perf_counter(), self._spent()
+        pace = (now - self._began) / spent if spent else 0.0
+        return now + steps * self._share * pace > self._deadline
 
     def has(self, steps: float, what: str, *, keep: float = 0.0) -> bool:
         """Whether this many steps of a mini-batch still fit, and leave `keep` u; if not, `what` is left out."""
-        if not self.is_late and self._spent() + steps * self._share + keep <= self.most:
+        if not self.is_late(steps) and self._spent() + steps * self._share + keep <= self.most:
             return True
         self.left_out.append(what)
         return False
@@ -132,6 +134,7 @@ class Attempts:
         self.lr *= self.scale
         self.rise = peak / self.lr if self.lr < peak < math.inf else 1.0
         self.trained: CopyRun  # that at its own rate, once it has been made
+        self._parking: contextlib.ExitStack | None = None  # where it is parked, while others may be made
 
     def make(self) -> tuple[Attempt, list[Attempt], dict[str, Attempt]]:
         """The attempt at the optimizer's own rate, those at other rates, and variants by what was changed."""
@@ -143,7 +146,7 @@ class Attempts:
         known = replace(known, own=own)
         others: list[Attempt] = []
         lowest = min(known.fall(own)[0], known.fall(own, early=True)[0])
-        with self.trained.parked():
+        with contextlib.ExitStack() as self._parking:
             variants = self.variants(known)  # a setting that is in question comes before rates that are not
             if not lowest > -RISE or not math.isfinite(known.spike) or known.spike > SPIKE:
                 others = self.lower(known, own)
@@ -183,8 +186,11 @@ class Attempts:
             batches: What it is trained on; None: the mini-batches of the trial, over and over.
             changes: Others, as in `CopyTrainer.start`.
         """
+        is_own = factor == 1 and not changes
+        if not is_own:
+            self._make_room()
         run = self.trainer.start(factor=self.scale * factor, **changes)
-        if factor == 1 and not changes:
+        if is_own:
             self.trained = run
         early = after = (math.nan,) * len(self.known.before)
         lost, most_lost, of_outputs, moved, has_raised = math.nan, "", None, math.nan, False
@@ -193,7 +199,7 @@ class Attempts:
             early = after = tuple(run.evaluate())
             moved = _moved(self.trainer, run)
             lost, most_lost = _lost(self.trainer, run)
-            if steps > self.short and not self.allowed.is_late:
+            if steps > self.short and not self.allowed.is_late(steps - self.short):
                 run.run(steps - self.short, batches=batches)
                 after = tuple(run.evaluate())
                 of_outputs = worth(run, self.trainer.batch)
@@ -206,6 +212,12 @@ class Attempts:
         return Attempt(
             factor, factor * self.lr, run.as_run, early, after, lost, most_lost, of_outputs, moved, has_raised
         )
+
+    def _make_room(self) -> None:
+        """The run at its own rate waits on the host, if that is needed, until the others have been made."""
+        if self._parking is not None:
+            self._parking.enter_context(self.trained.parked())
+            self._parking = None
 
     def allows(self, steps: int, what: str) -> bool:
         """Whether another attempt fits; if not, it is left out."""

@@ -86,15 +86,17 @@ class Evidence(Result):
             return self.neurons[signal.name].is_dying
         return signal.dead
 
-    def rows(self, step: int | None = None) -> list[Row]:
+    def rows(self, step: int | None = None, quantity: str | None = None) -> list[Row]:
         """The numbers of the network, then those of its layers, parameters and data tensors, by their names.
 
         A model that is itself a layer is "(model)".
 
         Args:
             step: The training step they were measured at.
+            quantity: One that is asked for: matrices of layers that do not have it are left out.
         """
-        layers = [row for table in (self.conditioning, self.neurons) if table is not None for row in table.rows(step)]
+        layers = [] if self.conditioning is None else self.conditioning.rows(step, quantity)
+        layers += [] if self.neurons is None else self.neurons.rows(step)
         norms = {q.WEIGHT_NORM: self.weights, q.GRADIENT_NORM: {} if self.gradients is None else self.gradients.norms}
         others = [Row(step, layer, name, norm, "") for name, by in norms.items() for layer, norm in by.items()]
         inspected = [] if self.inspection is None else list(self.inspection.rows(self.dead_units, step))
@@ -106,7 +108,7 @@ class Evidence(Result):
 
     def rows_of(self, quantity: str) -> tuple[Row, ...]:
         """The rows of one quantity: of every layer, or of the trial's own run by step."""
-        return tuple(row for row in (*self.rows(), *self._losses()) if row.quantity == quantity)
+        return tuple(row for row in (*self.rows(quantity=quantity), *self._losses()) if row.quantity == quantity)
 
     def _losses(self) -> Iterator[Row]:
         """The losses of the trial's run with the optimizer as it is, by step."""

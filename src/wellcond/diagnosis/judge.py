@@ -52,7 +52,7 @@ def judged(
             except Exception as error:  # a rule that fails must not take the findings of the others with it
                 failures.append(_failure(each, error))
         findings += _merged(by_function)
-    roots = _rooted([_confirmed(_excused(each, evidence), evidence) for each in findings])
+    roots = _rooted(_confirmed([_excused(each, evidence) for each in findings], evidence))
     return (*sorted(roots, key=_rank), *failures)
 
 
@@ -145,13 +145,16 @@ def _excused(finding: Finding, evidence: Evidence) -> Finding:
     return replace(finding, severity="warning")
 
 
-def _confirmed(finding: Finding, evidence: Evidence) -> Finding:
-    """A fault that would explain why nothing is learned is severe where a trial learns nothing at three rates."""
-    is_cause = kind_of(finding.rule) == "fault" and "loss-not-decreasing" in CAUSES.get(finding.rule, ())
-    if finding.severity != "warning" or not is_cause or finding.rule in OF_THE_COURSE:
-        return finding
-    learns_nothing = evidence.trial is not None and evidence.trial.learns_nothing
-    return replace(finding, severity="severe") if learns_nothing else finding
+def _confirmed(findings: list[Finding], evidence: Evidence) -> list[Finding]:
+    """Where a trial learns nothing at three rates and no fault is severe, those that would explain it are."""
+    trial = evidence.trial
+    faults = [each for each in findings if kind_of(each.rule) == "fault" and each.rule not in OF_THE_COURSE]
+    if trial is None or not trial.learns_nothing or any(each.severity == "severe" for each in faults):
+        return findings
+    causes = [
+        each for each in faults if each.severity == "warning" and "loss-not-decreasing" in CAUSES.get(each.rule, ())
+    ]
+    return [replace(each, severity="severe") if each in causes else each for each in findings]
 
 
 def _rooted(findings: list[Finding]) -> Iterable[Finding]:

@@ -30,6 +30,12 @@ SAME_SHARE = 1e-3
 """Relative error of a quarter or a half."""
 STALLS = 0.97
 """Share of its value from which on a term stands still: in a run that goes on for half its length."""
+OUTWEIGHED, LARGE = 50.0, 100.0
+"""The largest term over another, and its value at the start, from which on it may be all that steps follow: the squared
+error of targets of RMS 10. Of a loss that is small on purpose, the other terms are no larger than ordinary."""
+KEEPS = 0.8, 1.75
+"""Shares of its start between which a term has not been learned. A penalty that is nearly met at the start, as a
+divergence is, grows threefold and more as the others are learned; an error falls further."""
 
 
 def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
@@ -40,10 +46,15 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
         tells_nothing: Whether that run's outputs may as well be those of other examples.
 
     Returns:
-        None if the loss is no sum; and, unless the other terms are a penalty of the weights that outweighs this one at
-        the start, if the term still falls (but not where nothing is learned and they have fallen to a hundredth: what
-        falls may be the bias alone), or they have not fallen to a hundredth, nor to a half where nothing is learned, or
-        where they are a penalty of the weights and this one has not fallen at all.
+        None if the loss is no sum of terms that are never negative, or if nothing suggests that others keep this one
+        from being learned. What suggests it:
+
+        - The others have fallen to a hundredth, and this one stands still when the run goes on. Where nothing is
+          learned it may still fall: that may be the bias alone.
+        - Nothing is learned, and the others have halved.
+        - The others are a penalty of the weights. It outweighs this one at the start; or it has halved, and this one
+          has not fallen.
+        - One of the others is large, and many times larger than this one, which has not been learned.
     """
     trainer, own = attempts.trainer, attempts.trained
     before, after = _values(trainer, trainer.start().problem), _values(trainer, own.problem)
@@ -53,14 +64,16 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
     both = zip(after, elsewhere, strict=False)  # there may be no other batch
     of_data = [k for k, (one, other) in enumerate(both) if not math.isclose(one, other, rel_tol=ROUNDED)]
     which = max(of_data or range(len(after)), key=lambda k: after[k])
+    of_weights = of_data == [which] and _is_penalty(trainer, own, which)
+    small = None if of_weights else _outweighed(before, after)
+    which = which if small is None else small
     others_before, others_after = sum(before) - before[which], sum(after) - after[which]
     are_satisfied = others_after < SATISFIED * others_before
     is_stuck = tells_nothing or after[which] > STALLS * before[which]
-    of_weights = of_data == [which] and _is_penalty(trainer, own, which)
-    outweighs = of_weights and others_before > before[which]
+    outweighs = small is not None or (of_weights and others_before > before[which])
     if not (are_satisfied or outweighs or (is_stuck and others_after < SHRINKS * others_before)):
         return None
-    if not (are_satisfied or of_weights or tells_nothing):
+    if not (are_satisfied or of_weights or outweighs or tells_nothing):
         return None
     steps = len(own.losses)
     if not attempts.allows(3 * steps // 2, "a run with one term of the loss"):
@@ -75,7 +88,21 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
     run.run(steps)
     trainer.cost += only.cost
     alone = _values(trainer, Problem(run.model, problem.loss, problem.source))[which]
-    return Swamped(before[which], after[which], alone, others_before, others_after, of_weights, still_falls)
+    return Swamped(
+        before[which], after[which], alone, others_before, others_after, of_weights, still_falls, small is not None
+    )
+
+
+def _outweighed(before: list[float], after: list[float]) -> int | None:
+    """Which term has not been learned next to one that is large, and many times larger; the largest of these."""
+    largest = max(before)
+    least, most = KEEPS
+    small = [
+        k
+        for k, (start, end) in enumerate(zip(before, after, strict=True))
+        if largest > LARGE and 0 < start < largest / OUTWEIGHED and least * start <= end <= most * start
+    ]
+    return max(small, key=lambda k: before[k], default=None)
 
 
 def _is_penalty(trainer: CopyTrainer, run: CopyRun, which: int) -> bool:

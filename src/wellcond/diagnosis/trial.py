@@ -78,7 +78,7 @@ def trial(
             above it. 0 or infinite if it is not known.
         most: Training steps that all of it may take, in u.
         spare: What of these the handful leaves for others where the network trains, so that it tells little.
-        seconds: No run but the first begins after this time; None: no limit.
+        seconds: No run but the first begins that would end after this time; None: no limit.
         progress: Called as (what is being done, share of all work done).
 
     Raises:

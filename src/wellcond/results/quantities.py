@@ -96,6 +96,9 @@ class MatrixQuantities:
     trace_error: str
     kappa: dict[float, str]
 
+    def __contains__(self, quantity: str) -> bool:
+        return quantity in (*(getattr(self, name) for name in SPECTRUM), *self.kappa.values())
+
     @classmethod
     def of(cls, matrix: str, symbol: str = "") -> MatrixQuantities:
         """The quantities of a spectrum with the name of a matrix as prefix, and its symbol in their titles."""

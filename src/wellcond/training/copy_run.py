@@ -19,6 +19,7 @@ from wellcond.network.isolation.copies import copied
 from wellcond.problem.arguments import check_unchanged
 from wellcond.problem.batches import Batch
 from wellcond.problem.problem import Problem
+from wellcond.problem.within_memory import OVER_STEP
 from wellcond.results import Cost, Progress
 from wellcond.results.run import Run
 from wellcond.training.constant_prediction import BestConstant, are_all_the_same
@@ -189,7 +190,8 @@ class CopyRun:
         """Inside, a copy on a GPU lies in the memory of the host, with its optimizer's state: another run has the room.
 
         Gradients are dropped; the next step computes its own. A copy stays where it is if another one like it fits
-        below the peak of what the GPU has held so far: moving it takes as long as dozens of steps.
+        below the peak of what the GPU has held so far, or below twice what a training step holds of weights, gradients
+        and states: moving it takes as long as dozens of steps, and that of a billion weights as long as hundreds.
         """
         device = self.problem.device
         on_device = [
@@ -211,7 +213,8 @@ class CopyRun:
         weights = [*self.model.parameters(), *self.model.buffers()]
         size = sum(t.numel() * t.element_size() for t in (*weights, *self.model.parameters(), *states))  # and gradients
         device = self.problem.device
-        return torch.cuda.memory_allocated(device) + size <= torch.cuda.max_memory_allocated(device)
+        allowed = max(OVER_STEP * size, torch.cuda.max_memory_allocated(device))
+        return torch.cuda.memory_allocated(device) + size <= allowed
 
     def _move(self, device: torch.device | str, states: Iterable[tuple[Any, str]]) -> None:
         for p in self.model.parameters():

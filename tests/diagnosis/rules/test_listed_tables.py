@@ -81,8 +81,7 @@ def test_a_chained_assignment(tables: str, words: int, expected: list[str]) -> N
     model = Factors(tables)
     problem = wc.Problem(model, nn.MSELoss(), [(pairs[k::3], rating[k::3]) for k in range(3)])
     findings = wc.diagnose(problem, torch.optim.Adam(model.parameters(), 1e-2), select=["shared-weight"]).findings
-    assert [each.layer for each in findings if each.severity == "warning"] == expected
-    assert not any(each.severity == "severe" for each in findings)
+    assert [each.layer for each in findings if each.severity != "note"] == expected
 
 
 class Copied(nn.Module):

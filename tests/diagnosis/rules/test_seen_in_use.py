@@ -113,7 +113,7 @@ def test_weights_that_hardly_move_are_seen_also_where_most_are_too_large(heavy: 
 
 @pytest.mark.parametrize(("std", "is_heavy"), [(20.0, True), (0.5, False)])
 def test_adam_turns_large_weights_before_a_norm_slowly(std: float, is_heavy: bool) -> None:
-    """It changes every entry by about its rate: of weights of 20 that is a hundredth of what it is of others, or less."""
+    """It changes every entry by about its rate: of weights of 20 a hundredth of what it is of others."""
     torch.manual_seed(0)
     linear = nn.Linear(8, 32)
     nn.init.normal_(linear.weight, std=std)

@@ -46,8 +46,8 @@ class WeightedSums(Generic[Key]):
 
     Attributes:
         elsewhere: Keys of those that are summed over another dimension than they are normalized over.
-        of_places: Keys of those among them that weigh constant coordinates, as for the mean place under a map, and whose
-            sum is not divided by that of the weights.
+        of_places: Keys of those among them that weigh constant coordinates, as for the mean place under a map, and
+            whose sum is not divided by that of the weights.
     """
 
     def __init__(self) -> None:

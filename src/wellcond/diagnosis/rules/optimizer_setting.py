@@ -15,6 +15,7 @@ from typing import Any
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.rule import rule
+from wellcond.diagnosis.severity import network_has_learned
 from wellcond.diagnosis.threshold import Threshold
 from wellcond.diagnosis.trial_result import Trial
 from wellcond.remedies.usual_settings import LARGE_EPS, LONG_MOMENTUM
@@ -26,7 +27,10 @@ LARGE_EPSILON = Threshold(
 SMALL_EPSILON = Threshold(
     "Adam's ε", 1e-15, math.nan, bad="below", origin="float32 rounds √v to 1e-7 of its size: 1e-22 for entries of 1e-15"
 )
-MOMENTUM = Threshold("momentum", LONG_MOMENTUM, 1.0, origin="a step lasts for 1/(1−μ) steps: 200; at 1 it never ends")
+MOMENTUM = Threshold(
+    "momentum", LONG_MOMENTUM, 0.999,
+    origin="a step lasts for 1/(1−μ) steps: 200; oscillations last for 2/(1−μ): 2000, longer than many runs",
+)  # fmt: skip
 
 
 @rule("optimizer-setting")
@@ -35,16 +39,15 @@ def odd_settings(evidence: Evidence) -> Iterator[Finding]:
 
     ε ≥ 10⁻³ makes Adam plain momentum with the rate lr/ε; ε ≤ 10⁻¹⁵ lets entries with almost no gradient take full
     steps; β₂ ≤ β₁² diverges on simple problems (Reddi et al. 2018); a momentum of 0.999 forgets in a thousand steps.
-    Severe only if the momentum is 1 or more and the trial shows that the network does not train, or if ε is 0.1 or
-    more and the network does not learn in it.
+    Severe if the momentum is 0.999 or more, unless the network has learned before: what it overshoots by lasts for
+    thousands of steps. Severe, too, if ε is 0.1 or more and the network does not learn in the trial.
     """
     if evidence.optimizer is None:
         return
     group: dict[str, Any] = max(evidence.optimizer.param_groups, key=nonzero_lr)
-    does_not_train = evidence.trial is not None and evidence.trial.trains is False
     momentum = float(group.get("momentum") or 0.0)
     is_slowed = LARGE_EPSILON.is_severe(float(group.get("eps") or 0.0)) and _learns(evidence.trial) is False
-    is_severe = (does_not_train and momentum >= MOMENTUM.severe) or is_slowed
+    is_severe = (momentum >= MOMENTUM.severe and not network_has_learned(evidence)) or is_slowed
     for what, value, reason, write in _odd(group, momentum):
         yield Finding(
             rule="optimizer-setting",

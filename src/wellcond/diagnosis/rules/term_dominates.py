@@ -42,7 +42,7 @@ LARGE = Condition(
 
 @rule("term-dominates", quantity=TRAINING_LOSS)
 def term_dominates(evidence: Evidence) -> Iterator[Finding]:
-    """A term of the loss that falls to nothing while another stands still, although that one falls alone.
+    """A term of the loss that falls to nothing, or is far larger, while another stands still that falls alone.
 
     A divergence that is summed where the error is a mean, or a penalty with too large a factor: the best answer to it
     is one that does not depend on the inputs. The other terms have fallen to a hundredth, this one falls by less than
@@ -50,16 +50,19 @@ def term_dominates(evidence: Evidence) -> Iterator[Finding]:
     or less. Severe. A warning if it still falls, but outputs may as well be another example's; or if 160 steps
     of Adam with all terms tell eight examples apart: the run may only be slow to leave what satisfies the others.
     Not reported if both are so, and not if the network's own run tells examples apart all the same: other examples'
-    outputs would double the loss.
+    outputs would double the loss. Where one of the others is 100 or more at the start and 50 times as large as this
+    one, it need not have fallen to nothing, and what it has learned of examples does not count.
     """
     trial = evidence.trial
     swamped = None if trial is None else trial.swamped
-    paired = None if trial is None or trial.own is None else trial.own.paired
-    if paired is not None and paired.gain > OWN_PAIRS.at:
-        return
     if swamped is None or swamped.are_of_weights or not ALONE.is_severe(swamped.alone / swamped.together):
         return
-    is_slow = trial is not None and trial.few is not None and trial.few.tells_apart
+    paired = None if trial is None or trial.own is None else trial.own.paired
+    if paired is not None and paired.gain > OWN_PAIRS.at and not swamped.is_outweighed:
+        return
+    if swamped.is_outweighed and evidence.inspection and any(map(is_badly_scaled, evidence.inspection.inputs)):
+        return  # what is to be given back is as large as these
+    is_slow = trial is not None and trial.few is not None and trial.few.tells_apart and not swamped.is_outweighed
     if is_slow and swamped.still_falls:
         return
     yield Finding(

@@ -69,10 +69,11 @@ class LayerConditioning:
             return None
         return Conditioning.of_product(x, g, (self.x.rank, self.g.rank), list(self.x.kappa))
 
-    def rows(self, step: int | None = None) -> list[Row]:
-        """The numbers of all matrices of the layer."""
-        parts = [(self.x, INPUT), (self.g, GRADIENT), (self.kronecker, KRONECKER), (self.fisher, FISHER)]
-        return [row for part, names in parts if part is not None for row in part.rows(self.name, names, step)]
+    def rows(self, step: int | None = None, quantity: str | None = None) -> list[Row]:
+        """The numbers of all matrices of the layer, or of that with a quantity: Σx ⊗ Σ∇h takes long if it is large."""
+        matrices = {"x": INPUT, "g": GRADIENT, "kronecker": KRONECKER, "fisher": FISHER}
+        asked = [(getattr(self, of), names) for of, names in matrices.items() if quantity is None or quantity in names]
+        return [row for part, names in asked if part is not None for row in part.rows(self.name, names, step)]
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,9 @@ class ConditioningTable(ByLayer[LayerConditioning]):
         layer = name.removesuffix(".weight")
         return super().__getitem__(layer if layer in self.layers else name)
 
-    def rows(self, step: int | None = None) -> list[Row]:
-        return [row for layer in self.layers.values() for row in layer.rows(step)]
+    def rows(self, step: int | None = None, quantity: str | None = None) -> list[Row]:
+        """The numbers of all layers, or of their matrix that has a quantity."""
+        return [row for layer in self.layers.values() for row in layer.rows(step, quantity)]
 
     def __str__(self) -> str:
         shares = next((list(m.kappa) for layer in self.layers.values() for m in (layer.x, layer.g) if m), [])
