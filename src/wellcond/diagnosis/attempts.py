@@ -141,7 +141,7 @@ class Attempts:
         known = self.known
         self.report("its own rate", 0.1)
         own = self.attempt(1.0, self.long)
-        if known.outcome(own) in RISING and known.outcome(own, early=True) == "learns":
+        if known.outcome(own) in RISING and (known.outcome(own, early=True) == "learns" or known.had_learned(own)):
             own = self.milder(own)
         known = replace(known, own=own)
         others: list[Attempt] = []

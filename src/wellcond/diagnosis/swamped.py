@@ -51,9 +51,8 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
 
         - The others have fallen to a hundredth, and this one stands still when the run goes on. Where nothing is
           learned it may still fall: that may be the bias alone.
-        - Nothing is learned, and the others have halved.
-        - The others are a penalty of the weights. It outweighs this one at the start; or it has halved, and this one
-          has not fallen.
+        - Nothing is learned, or this one has not fallen, and the others have halved.
+        - The others are a penalty of the weights that outweighs this one at the start.
         - One of the others is large, and many times larger than this one, which has not been learned.
     """
     trainer, own = attempts.trainer, attempts.trained
@@ -72,8 +71,6 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
     is_stuck = tells_nothing or after[which] > STALLS * before[which]
     outweighs = small is not None or (of_weights and others_before > before[which])
     if not (are_satisfied or outweighs or (is_stuck and others_after < SHRINKS * others_before)):
-        return None
-    if not (are_satisfied or of_weights or outweighs or tells_nothing):
         return None
     steps = len(own.losses)
     if not attempts.allows(3 * steps // 2, "a run with one term of the loss"):

@@ -37,6 +37,8 @@ AROUND_MINIMUM = 0.1
 """Fraction of the loss by which mini-batch steps may raise the loss of a network that has learned."""
 HALF = 0.5
 """Fraction of the initial loss, and of the constant's, below which a run leaves no doubt that the network learns."""
+SMOOTHED = 4
+"""Steps whose losses are averaged, to tell how low a run has been: one batch alone is noise."""
 OUT_OF_HAND = 2.0
 """Loss after over loss before that no moving target explains."""
 PROPORTIONAL = 2.0
@@ -280,6 +282,12 @@ class Trial:
         """The runs at all rates, from the lowest to the highest."""
         own = () if self.own is None else (self.own,)
         return tuple(sorted((*own, *self.others), key=lambda attempt: attempt.factor))
+
+    def had_learned(self, attempt: Attempt) -> bool:
+        """Whether the losses of a run were a tenth lower for a few steps than before it, wherever it ended."""
+        losses = attempt.run.losses
+        means = [fmean(losses[k : k + SMOOTHED]) for k in range(len(losses) - SMOOTHED + 1)]
+        return min(means, default=math.inf) < LEARNED * self.loss
 
     @property
     def is_out_of_hand(self) -> bool:

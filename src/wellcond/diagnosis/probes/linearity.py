@@ -82,11 +82,10 @@ def linearity(subject: Subject) -> Linearity | None:
         middle = watch.outputs_of(subject, between, watch.compare)
     except InvalidProblem:  # the order may matter, as for lengths that have to be sorted
         return None
-    if not watch.before:
+    if not watch.before or len({len(calls) for calls in (*ends, middle)}) > 1:
         return None
-    outputs = [logits_of(end) for end in (*ends, middle)]
-    known = [t.detach() for t in outputs if t is not None and t.dim()]
-    distance = min((_curvature(*three) for three in _inverted(known)), default=float("inf"))
+    # a training step may call the model several times, of which the least straight call counts
+    distance = max((_from_last_layers(*three) for three in zip(*ends, middle, strict=True)), default=float("inf"))
     return Linearity(watch.before, frozenset(watch.affine - watch.bent), distance)
 
 
@@ -113,11 +112,26 @@ class _Watch:
         self._calls: dict[nn.Module, int] = {}
         self._inputs: list[Tensor | None] = []
 
-    def outputs_of(self, subject: Subject, inputs: Any, on_exit: Callable[[nn.Module, Any], Any]) -> Any:
-        """The model's outputs in a pass whose layers are watched."""
+    def outputs_of(self, subject: Subject, inputs: Any, on_exit: Callable[[nn.Module, Any], Any]) -> list[Any]:
+        """The outputs of all calls of the model in a pass whose layers are watched."""
         self._calls.clear()
-        with torch.no_grad(), bracketed((*self.layers, *self.norms), self._enter, on_exit):
-            return subject.problem.forward(0, inputs)
+        model = subject.problem.model
+        watched = {model, *self.layers, *self.norms}
+        returned: list[Any] = []
+
+        def exited(module: nn.Module, output: Any) -> Any:
+            changed = None
+            if module in self.layers or module in self.norms:
+                changed = on_exit(module, output)
+            else:
+                self._inputs.pop()
+            if module is model:
+                returned.append(output if changed is None else changed)
+            return changed
+
+        with torch.no_grad(), bracketed(watched, self._enter, exited):
+            subject.problem.forward(0, inputs)
+        return returned
 
     def _enter(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._inputs.append(
@@ -185,6 +199,13 @@ class _Spread:
         if center is not None and self._factor > 1 and value.shape[1:] == center.shape[1:]:
             value = center.lerp(value, self._factor)
         return value * self._scale if self._scale > 1 else value
+
+
+def _from_last_layers(one: Any, other: Any, between: Any) -> float:
+    """How far what the model returns is from the midpoint of two calls, before a softmax or the like at its end."""
+    outputs = [logits_of(each) for each in (one, other, between)]
+    known = [t.detach() for t in outputs if t is not None and t.dim()]
+    return min((_curvature(*three) for three in _inverted(known)), default=float("inf"))
 
 
 def _holds_a_matrix(module: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.diagnosis.probes.unused_targets import unused_targets
 from wellcond.network.calling import is_equal
-from wellcond.network.taps import tapped
+from wellcond.network.taps import bracketed, tapped
+from wellcond.problem.loss.outputs import own_loss
 from wellcond.problem.training_step import TrainingStep
 
 OWN_SHIFTS = (1, 0, 2, 3)
@@ -42,17 +43,45 @@ class OwnShift:
     sees_past: bool
 
 
+LossOf = Callable[[Any], Tensor]
+
+
 def own_shift(subject: Subject) -> OwnShift | None:
     """Exchange one label in the middle, and differentiate the change of the loss by the embedded tokens.
+
+    A training step may make the labels itself: then what it calls the model with is looked at.
 
     Returns:
         None if the loss is neither a training step nor one that uses no targets next to the inputs, if no labels of the
         batch are tokens of an embedded sequence, or if the loss of a label depends on later steps than its own: such a
         network reads the whole sequence.
     """
-    if not isinstance(subject.problem.loss, TrainingStep) and not subject.once(unused_targets):
-        return None
-    leaves, form = tree_flatten(subject.inputs)
+    problem = subject.problem
+    if not isinstance(problem.loss, TrainingStep):
+        if not subject.once(unused_targets):
+            return None
+        return _shift_in(subject, subject.inputs, lambda x: problem.training_loss(0, (x, subject.targets)))
+    of_batch = _shift_in(subject, subject.inputs, lambda batch: problem.training_loss(0, (batch, subject.targets)))
+    if of_batch is not None or (call := _only_call(subject)) is None:
+        return of_batch
+    return _shift_in(subject, call, lambda call: own_loss(problem.model(*call[0], **call[1])))
+
+
+def _only_call(subject: Subject) -> tuple[Any, Any] | None:
+    """The arguments with which a training step calls the model, if it does so once."""
+    calls: list[tuple[Any, Any]] = []
+
+    def entered(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append((args, kwargs))
+
+    with torch.no_grad(), bracketed([subject.problem.model], entered, lambda *_: None):
+        subject.problem.forward(0, subject.inputs)
+    return calls[0] if len(calls) == 1 else None
+
+
+def _shift_in(subject: Subject, arguments: Any, loss_of: LossOf) -> OwnShift | None:
+    """The shift of labels among arguments, and that by which what computes the loss of them shifts them."""
+    leaves, form = tree_flatten(arguments)
     for tokens, place, of_data, share in _pairs(leaves):
         labels = leaves[place]
         middle = labels.shape[1] // 2
@@ -60,7 +89,7 @@ def own_shift(subject: Subject) -> OwnShift | None:
         other[:, middle] = other[:, middle].roll(1, 0)
         other = torch.where(labels < 0, labels, other)  # places that do not count stay so
         changed = [*leaves[:place], other, *leaves[place + 1 :]]
-        before, after = (_by_token(subject, tree_unflatten(each, form), tokens) for each in (leaves, changed))
+        before, after = (_by_token(subject, loss_of, tree_unflatten(each, form), tokens) for each in (leaves, changed))
         if before is None or after is None or before.shape != after.shape:
             continue
         largest = max(float(before.abs().max()), float(after.abs().max()))
@@ -92,10 +121,9 @@ def _pairs(leaves: list[Any]) -> Iterator[tuple[Tensor, int, int, float]]:
                     break
 
 
-def _by_token(subject: Subject, batch: Any, tokens: Tensor) -> Tensor | None:
+def _by_token(subject: Subject, loss_of: LossOf, arguments: Any, tokens: Tensor) -> Tensor | None:
     """Gradient of the loss by the embedded tokens; None if they are not embedded once, or the step refuses them."""
-    model = subject.problem.model
-    tables = {name: m for name, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    tables = {name: m for name, m in subject.problem.model.named_modules() if isinstance(m, nn.Embedding)}
     embedded: list[Tensor] = []
 
     def noted(_name: str, _module: nn.Module, x: Any, output: Any) -> None:
@@ -103,7 +131,7 @@ def _by_token(subject: Subject, batch: Any, tokens: Tensor) -> Tensor | None:
             embedded.append(output)
 
     with contextlib.suppress(Exception), torch.enable_grad(), tapped(tables, noted):
-        loss = subject.problem.training_loss(0, (batch, subject.targets))
+        loss = loss_of(arguments)
         if len(embedded) == 1:
             return torch.autograd.grad(loss, embedded, allow_unused=True)[0]
     return None

@@ -37,9 +37,9 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
     """Inputs, or some of their features, that never vary.
 
     Severe if all examples are the same, or those of each batch of at least 8, as where a data set fills one buffer
-    again and again. A warning if more than half of a table's features never vary over at least 32
-    examples, and a note if they are fewer or always 0. Pixels that are always background, and categories that do not
-    occur, are ordinary: up to half of the features may all be 0, or the lowest value of the table.
+    again and again. A warning if more than half of a table's features never vary over at least 32 examples, and a note
+    if they are fewer, or always 0 while the trial learns something. Pixels that are always background, and categories
+    that do not occur, are ordinary: up to half of the features may all be 0, or the lowest value of the table.
     """
     inspection = evidence.inspection
     if inspection is None or inspection.examples < ENOUGH_EXAMPLES.at:
@@ -69,6 +69,7 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
             remedy="# return a tensor of its own for every example: buffer.clone()",
         )
         return
+    learns_nothing = evidence.trial is not None and evidence.trial.learns_nothing
     for fact in inspection.inputs:
         constant = fact.constant
         if not len(constant) or fact.features < 2 or len(fact.shape) != 2:
@@ -81,7 +82,7 @@ def constant_feature(evidence: Evidence) -> Iterator[Finding]:
         names = ", ".join(map(str, constant[:SHOWN].tolist())) + (" …" if len(constant) > SHOWN else "")
         yield Finding(
             rule="constant-feature",
-            severity="warning" if is_much and bool(values.any()) else "note",
+            severity="warning" if is_much and (learns_nothing or bool(values.any())) else "note",
             basis="proven",
             summary=f"{len(constant)} of {fact.features} features of the {fact.name} never vary (columns {names}).",
             evidence={"constant features": float(len(constant)), "features": float(fact.features)},

@@ -118,12 +118,13 @@ def hardly_falls(evidence: Evidence) -> Iterator[Finding]:
     steps = 0.1 * len(own.run.losses) / fall
     speed_up = trial.fall(best, early=True)[0] / fall_early
     catch_up = len(own.run.losses) * trial.fall(best)[0] / fall
-    is_behind = SPEED_UP.is_warning(speed_up) and CATCH_UP.is_warning(catch_up) and _is_above_constant(trial, own)
+    is_far_behind = SPEED_UP.is_severe(speed_up) and CATCH_UP.is_severe(catch_up)
+    is_behind = SPEED_UP.is_warning(speed_up) and CATCH_UP.is_warning(catch_up)
+    is_behind = is_behind and (is_far_behind or _is_above_constant(trial, own))
     ends_before = _ends_before(evidence.schedule, steps)
     if steps < STEPS.warn and not (is_far_below or is_behind or ends_before):
         return
     is_slow = CATCH_UP.is_warning(steps)  # a loss that falls by a tenth sooner falls further in such a run
-    is_far_behind = is_behind and SPEED_UP.is_severe(speed_up) and CATCH_UP.is_severe(catch_up)
     yield Finding(
         rule="learning-rate-too-low",
         severity="severe" if STEPS.is_severe(steps) or (is_slow and (is_far_below or is_far_behind)) else "warning",

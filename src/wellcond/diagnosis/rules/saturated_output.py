@@ -46,7 +46,8 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
     A trained classifier is as sure, but right: its loss is below that of the best constant. Reported if the loss is
     twice that or, for other losses that take a logarithm or vanish at the targets, 1 above that of perfect outputs. The
     gradient passes a sigmoid with the factor p(1 − p), below 1e-3 here. No more than a warning if the trial shows that
-    the network trains all the same, and a note if it was trained before: it was sure of other labels.
+    the network learns all the same, at its own rate or another, and a note if it was trained before and trains now: it
+    was sure of other labels.
     """
     if (both := outputs_of(evidence)) is None:
         return
@@ -57,12 +58,14 @@ def saturated_output(evidence: Evidence) -> Iterator[Finding]:
         return
     constant = output.best_constant
     is_far = SHARE.is_severe(output.saturated) or (constant is not None and output.loss > LOSS.severe * constant)
-    trains = evidence.trial is not None and bool(evidence.trial.trains)
+    trial = evidence.trial
+    trains = trial is not None and bool(trial.trains)
+    learns = trial is not None and any(trial.outcome(each) == "learns" for each in trial.attempts)
     was_trained = any(map(is_trained, inspection.weights))
     yield Finding(
         rule="saturated-output",
         layer=last_layer(inspection, output),
-        severity="note" if trains and was_trained else "severe" if is_far and not trains else "warning",
+        severity="note" if trains and was_trained else "severe" if is_far and not (trains or learns) else "warning",
         basis="measured",
         summary=f"{output.saturated:.0%} of the examples have probabilities within 0.001 of 0 or 1, and the loss is "
         f"{number(output.loss)}" + (f", that of a constant {number(constant)}." if constant is not None else "."),

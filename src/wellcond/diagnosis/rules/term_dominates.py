@@ -25,13 +25,19 @@ ALONE = Threshold(
     "the term after a run of its own / after the run with all terms", math.nan, 0.75, bad="below",
     origin="a quarter is beyond the noise between two seeds",
 )  # fmt: skip
+FAR = Condition(
+    "the same, also where eight examples are told apart", 0.2,
+    origin="0.04 to 0.1 next to a divergence that is summed; a sound autoencoder that starts slowly loses no more than "
+    "half",
+)  # fmt: skip
 
 OWN_PAIRS = Condition(
     "(loss with the outputs of other examples − loss) / the larger", 0.5, origin="0.1 to 1 in healthy networks"
 )
 PULL = Threshold(
-    "gradient of a term / that of another, in the parameters that they share", 1e3, math.nan,
-    origin="the other needs a thousand steps for what the one does in one, as in weight-domination; 70 in sound losses",
+    "gradient of a term / that of another, in the parameters that they share", 1e3, 4e3,
+    origin="the other needs a thousand steps for what the one does in one, as in weight-domination, or a whole run; 70 "
+    "in sound losses",
 )  # fmt: skip
 LARGE = Condition(
     "value of the term with the larger gradient",
@@ -45,13 +51,14 @@ def term_dominates(evidence: Evidence) -> Iterator[Finding]:
     """A term of the loss that falls to nothing, or is far larger, while another stands still that falls alone.
 
     A divergence that is summed where the error is a mean, or a penalty with too large a factor: the best answer to it
-    is one that does not depend on the inputs. The other terms have fallen to a hundredth, this one falls by less than
-    3 % when the run goes on for half its length, and after a run of the same length without the others it is at 0.75
-    or less. Severe. A warning if it still falls, but outputs may as well be another example's; or if 160 steps
-    of Adam with all terms tell eight examples apart: the run may only be slow to leave what satisfies the others.
-    Not reported if both are so, and not if the network's own run tells examples apart all the same: other examples'
-    outputs would double the loss. Where one of the others is 100 or more at the start and 50 times as large as this
-    one, it need not have fallen to nothing, and what it has learned of examples does not count.
+    is one that does not depend on the inputs. The other terms have fallen to a hundredth, this one falls by less than 3
+    % when the run goes on for half its length, and after a run of the same length without the others it is at 0.75 or
+    less. Severe. A warning if it still falls, but outputs may as well be another example's; or if 160 steps of Adam
+    with all terms tell eight examples apart: the run may only be slow to leave what satisfies the others, unless it
+    would be at a fifth or less without them. Not reported if both are so, and not if the network's own run tells
+    examples apart all the same: other examples' outputs would double the loss. Where one of the others is 100 or more
+    at the start and 50 times as large as this one, it need not have fallen to nothing, and what it has learned of
+    examples does not count.
     """
     trial = evidence.trial
     swamped = None if trial is None else trial.swamped
@@ -62,7 +69,8 @@ def term_dominates(evidence: Evidence) -> Iterator[Finding]:
         return
     if swamped.is_outweighed and evidence.inspection and any(map(is_badly_scaled, evidence.inspection.inputs)):
         return  # what is to be given back is as large as these
-    is_slow = trial is not None and trial.few is not None and trial.few.tells_apart and not swamped.is_outweighed
+    is_slow = trial is not None and trial.few is not None and trial.few.tells_apart
+    is_slow = is_slow and not swamped.is_outweighed and swamped.alone > FAR.at * swamped.together
     if is_slow and swamped.still_falls:
         return
     yield Finding(
@@ -125,17 +133,19 @@ def pulls_harder(evidence: Evidence) -> Iterator[Finding]:
     """A term of 100 or more whose gradient is a thousand times that of another, in the parameters that both train.
 
     An error of numbers in thousands next to a cross-entropy, say: what the two share is trained for the one alone. A
-    warning; severe if the trial does not show that the network trains. A penalty that is small on purpose has no
-    such large term next to it; and the error of inputs that are too large is that of unscaled-input.
+    warning; severe from four thousand times on, or if the trial does not show that the network trains. A penalty that
+    is small on purpose has no such large term next to it; and the error of inputs that are too large is that of
+    unscaled-input.
     """
     terms = None if evidence.behavior is None else evidence.behavior.uneven_terms
     if terms is None or not PULL.is_warning(terms.ratio) or not terms.largest > LARGE.at:
         return
     if evidence.inspection is not None and any(map(is_badly_scaled, evidence.inspection.inputs)):
         return  # what is to be given back is as large as these
+    is_untrained = evidence.trial is not None and not evidence.trial.trains
     yield Finding(
         rule="term-dominates",
-        severity="severe" if evidence.trial is not None and not evidence.trial.trains else "warning",
+        severity="severe" if PULL.is_severe(terms.ratio) or is_untrained else "warning",
         basis="measured",
         summary=f"a term of the loss is {number(terms.largest)}, another {number(terms.smallest)}, and its gradient is "
         f"{number(terms.ratio)} times the other's in the parameters that they share.",

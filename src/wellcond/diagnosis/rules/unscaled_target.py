@@ -35,9 +35,9 @@ ALREADY_LARGE = Condition(
 STD = Threshold(
     "standard deviation of small targets",
     0.01,
-    math.nan,
+    1e-3,
     bad="below",
-    origin="a hundredth of what a fresh network returns",
+    origin="a hundredth of what a fresh network returns; a step of Adam at an ordinary rate moves outputs by 1e-3",
 )
 SMALL = Condition("RMS of small targets", 0.1, origin="a tenth of what a fresh network returns")
 COMPARED = Condition(
@@ -57,7 +57,8 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
     Severe from an RMS of 30 while the outputs are below a fifth of that: the gradient of a squared error is
     proportional to the distance, and outputs of order 1 have to grow first. A network that returns such values already,
     trained or with a scale of its own, is not reported, and neither is a loss that standardizes the targets itself: it
-    is no lower where outputs equal the targets. If there are several targets, each is compared with the outputs of its
+    is no lower where outputs equal the targets. Or targets that vary by less than 0.01, and by a tenth of what outputs
+    do: severe below 0.001. If there are several targets, each is compared with the outputs of its
     size, or, one number for each example, with outputs of which a loss may choose one, as of the values of actions.
     """
     inspection = evidence.inspection
@@ -76,10 +77,12 @@ def unscaled_target(evidence: Evidence) -> Iterator[Finding]:
         if not (is_large or is_narrow) or not _is_compared(inspection, fact, is_large=is_large):
             continue
         is_squared = output is not None and "MseLoss" in output.loss_operations
+        own = None if evidence.trial is None else evidence.trial.own
+        is_tried = is_squared and own is not None and own.loss > (TIMES_WIDER.at * fact.std) ** 2
         yield Finding(
             rule="unscaled-target",
-            severity=of_symptom(evidence, is_far=is_large and RMS.is_severe(fact.rms)),
-            basis="measured",
+            severity=of_symptom(evidence, is_far=RMS.is_severe(fact.rms) if is_large else STD.is_severe(fact.std)),
+            basis="tried" if is_narrow and is_tried else "measured",
             summary=f"the {fact.name} have an RMS of {number(fact.rms)}, the outputs {number(returned.rms)}: "
             "standardize the targets."
             if is_large
