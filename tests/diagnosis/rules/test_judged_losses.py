@@ -278,19 +278,24 @@ def test_a_code_that_is_only_slow_to_leave_the_noise_is_sound(size: float, cause
 
 
 @pytest.mark.parametrize(
-    ("still_falls", "of_few", "expected"),
+    ("still_falls", "alone", "of_few", "expected"),
     [
-        (False, None, ["severe"]),
-        (False, Paired(1.0, 1.01), ["severe"]),
-        (True, Paired(1.0, 1.01), ["warning"]),
-        (False, Paired(1.0, 2.0), ["warning"]),
-        (True, Paired(1.0, 2.0), []),
+        (False, 0.4, None, ["severe"]),
+        (False, 0.4, Paired(1.0, 1.01), ["severe"]),
+        (True, 0.4, Paired(1.0, 1.01), ["warning"]),
+        (False, 0.4, Paired(1.0, 2.0), ["warning"]),
+        (True, 0.4, Paired(1.0, 2.0), []),
+        (False, 0.1, Paired(1.0, 2.0), ["severe"]),
+        (False, 0.8, None, []),
     ],
-    ids=["stands still", "nor does a handful learn", "only the bias is learned", "a handful learns", "it is only slow"],
-)
-def test_a_term_that_others_may_only_delay(still_falls: bool, of_few: Paired | None, expected: list[str]) -> None:
+    ids=["stands still", "nor does a handful learn", "only the bias is learned", "a handful learns", "it is only slow",
+         "a handful learns, and far more would be", "it is not learned alone either"],
+)  # fmt: skip
+def test_a_term_that_others_may_only_delay(
+    still_falls: bool, alone: float, of_few: Paired | None, expected: list[str]
+) -> None:
     few = Handful(8, 1e-2, 1.0, 0.1, None, Run([1.0, 0.1]), paired=of_few)
-    swamped = Swamped(1.0, 0.9, 0.1, others_before=5.0, others_after=0.01, still_falls=still_falls)
+    swamped = Swamped(1.0, 0.9, alone, others_before=5.0, others_after=0.01, still_falls=still_falls)
     problem = wc.Problem(nn.Linear(1, 1), nn.MSELoss(), [(torch.ones(2, 1), torch.ones(2, 1))])
     evidence = Evidence(problem, trial=Trial((6.0,), few=few, swamped=swamped))
     assert [each.severity for each in term_dominates(evidence)] == expected

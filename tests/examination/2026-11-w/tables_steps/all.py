@@ -1,0 +1,5 @@
+import wts_science_faults
+import wts_steps_faults
+import wts_steps_sound
+import wts_tables_faults
+import wts_tables_sound
