@@ -79,3 +79,16 @@ def test_a_target_that_the_loss_does_not_use_is_not_judged() -> None:
     assert "constant-target" not in [each.rule for each in findings]
     used = wc.Problem(model, lambda outputs, y: F.cross_entropy(outputs["logits"][:, 0], y), rows)
     assert "constant-target" in [each.rule for each in wc.diagnose(used, optimizer).findings]
+
+
+@pytest.mark.parametrize(("of_labels", "expected"), [(1, ["severe"]), (0, [])], ids=["shifted twice", "as they are"])
+def test_labels_that_a_step_makes(of_labels: int, expected: list[str]) -> None:
+    """The batch is one tensor of tokens; inputs and labels are cut from it in the step."""
+
+    def step(m: nn.Module, tokens: Tensor) -> Tensor:
+        ids = tokens[:, :-1]
+        return own_loss(m(ids, labels=tokens[:, of_labels : of_labels + ids.shape[1]]), ids)
+
+    torch.manual_seed(0)
+    problem = wc.Problem.from_step(Model(shifts=True), step, [TOKENS])
+    assert [each.severity for each in label_shift(Evidence(problem, None, behavior=behavior(problem)))] == expected

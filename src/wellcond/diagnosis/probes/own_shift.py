@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,13 @@ def own_shift(subject: Subject) -> OwnShift | None:
     of_batch = _shift_in(subject, subject.inputs, lambda batch: problem.training_loss(0, (batch, subject.targets)))
     if of_batch is not None or (call := _only_call(subject)) is None:
         return of_batch
-    return _shift_in(subject, call, lambda call: own_loss(problem.model(*call[0], **call[1])))
+    return _shift_in(subject, call, lambda call: _computed(problem.model(*call[0], **call[1])))
+
+
+def _computed(outputs: Any) -> Tensor:
+    """The loss that a model computes itself, or the sum of its terms."""
+    loss = own_loss(outputs)
+    return torch.stack([*loss.values()]).sum() if isinstance(loss, Mapping) else loss
 
 
 def _only_call(subject: Subject) -> tuple[Any, Any] | None:

@@ -23,8 +23,6 @@ Change = Callable[[int, Any], Any]
 """What a call returns instead of its output, by the number of the call; None: what it returned."""
 EQUAL = 1e-4
 """Relative change of a term that may be rounding: one that changes less does not compare outputs with examples."""
-ROUNDING = 1e-6
-"""The same over the largest term: some float32 rounding errors, for differences of numbers of that size."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +82,8 @@ def terms_of_pairs(problem: Problem, batch: Batch) -> list[bool]:
 
     own = _terms(problem, batch, lambda call, output: None if call else in_place(output))
     of_others = _terms(problem, batch, lambda call, output: None if call else exchanged(output))
-    rounding = ROUNDING * max(map(abs, own), default=0.0)
     # not so if one is NaN
-    return [abs(a - b) > max(EQUAL * max(abs(a), abs(b)), rounding) for a, b in zip(own, of_others, strict=True)]
+    return [abs(a - b) > EQUAL * max(abs(a), abs(b)) for a, b in zip(own, of_others, strict=True)]
 
 
 def paired(problem: Problem, batch: Batch, draws: int = 1) -> Paired | None:
