@@ -29,7 +29,7 @@ from wellcond.problem.loss.losses import (
     recognize,
     sums_are_taken,
 )
-from wellcond.problem.loss.output_batches import OutputBatch, with_gradients
+from wellcond.problem.loss.output_batches import OutputBatch, compared_with_gradients
 from wellcond.problem.loss.outputs import (
     Loss,
     SeenOutputs,
@@ -166,7 +166,8 @@ class RecognizedLoss:
         seen = self._seen(functools.partial(self._call, index), raw, targets, takes_logits)
         if not any(t.dim() for t in seen.tensors):
             return False
-        return adds_up(*with_gradients(OutputBatch(seen.loss_of, [t.detach() for t in seen.tensors], targets)))
+        batch = OutputBatch(seen.loss_of, [t.detach() for t in seen.tensors], targets)
+        return adds_up(*compared_with_gradients(batch))
 
     def _call(self, index: int, outputs: Any, targets: Any) -> Any:
         """The loss itself. Its state and random numbers are the same before every call, and are restored after it."""
@@ -282,7 +283,7 @@ class RecognizedLoss:
         if self.likelihood is not None:
             is_sum = False
             if not self.is_known and not isinstance(self.likelihood, CrossEntropy):
-                is_sum = is_taken_sum(*with_gradients(batch))
+                is_sum = is_taken_sum(*compared_with_gradients(batch))
             terms = None if is_sum else self._terms.of_likelihood(self.likelihood, batch, is_one_batch)
             if terms is not None:
                 return terms

@@ -26,7 +26,7 @@ UNEVEN_RMS = 2.0
 """RMS of a whole table above which one dominant feature counts: below, the largest feature is of ordinary size."""
 SMALL_REACH = 0.05
 """Largest |x| below which biases outweigh the inputs."""
-MOST_WIDE = 2**26
+MOST_WIDE = 2**24
 """Numbers that are computed with in float64. The logits of a vocabulary for thousands of tokens are more, and would
 take several times the memory of a training step."""
 

@@ -29,9 +29,10 @@ from wellcond.network.graph import normalizes_twice, turned_views
 from wellcond.network.isolation.arithmetic import own_arithmetic
 from wellcond.network.layers import has_channels_first
 from wellcond.network.unregistered import Stray, strays_in, unregistered
-from wellcond.problem.batches import examples_in
+from wellcond.problem.batches import examples_in, first_examples, share_examples
 from wellcond.problem.loss.constant import constant_loss
 from wellcond.problem.loss.loss_graph import LossGraph
+from wellcond.problem.loss.output_batches import compared_examples
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 
@@ -148,8 +149,27 @@ def _with_outputs(
     )
 
 
-def _output_facts(problem: Problem, batch: Any, forward: Forward, floating: list[Tensor]) -> OutputFacts | None:
+def _of_first_examples(problem: Problem, batch: Any, forward: Forward) -> tuple[Any, Forward]:
+    """A batch and its outputs; their first examples if they are very many numbers, as over a vocabulary.
+
+    What is read of them is compared in a dozen copies, which would hold far more memory than a training step.
+    """
     raw, loss = forward
+    if loss is None or not isinstance(raw, Tensor) or not share_examples((raw, batch)):
+        return batch, forward
+    if (examples := compared_examples(raw)) == len(raw):
+        return batch, forward
+    few = first_examples((raw, batch), examples)
+    with contextlib.suppress(Exception):  # a loss may count its examples
+        loss_of_few = problem.raw_loss(few[0], few[1][1])
+        return few[1], Forward(few[0], loss_of_few.mean())
+    return batch, forward
+
+
+def _output_facts(problem: Problem, batch: Any, forward: Forward, floating: list[Tensor]) -> OutputFacts | None:
+    batch, forward = _of_first_examples(problem, batch, forward)
+    raw, loss = forward
+    floating = [raw] if isinstance(raw, Tensor) else floating
     outputs = logits_of(raw)
     if outputs is None:
         outputs = floating[0] if len(floating) == 1 else None

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from wellcond.errors import InvalidProblem
 from wellcond.problem.loss.likelihoods import Bernoulli, CrossEntropy, Gaussian, Likelihood
-from wellcond.problem.loss.output_batches import OutputBatch, is_one, scaling, tolerance
+from wellcond.problem.loss.output_batches import OutputBatch, compared_examples, is_one, scaling, tolerance
 from wellcond.problem.loss.outputs import Loss as Loss
 
 ADDS_UP = (
@@ -43,8 +43,9 @@ def check_is_loss(loss: Any) -> None:
 def recognize(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likelihood | None:
     """The likelihood whose mean negative logarithm `loss` computes, or None.
 
-    Value and gradient must both agree with the candidate on these outputs. `NLLLoss` of log-probabilities is
-    cross-entropy too: they are logits that are normalized already.
+    Value and gradient must both agree with the candidate on these outputs, or on their first examples where they are
+    very many numbers, as over a vocabulary. `NLLLoss` of log-probabilities is cross-entropy too: they are logits that
+    are normalized already.
 
     Args:
         loss: The user's loss, whose options are read.
@@ -54,6 +55,17 @@ def recognize(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Any) -> Likel
     """
     if not isinstance(targets, Tensor) or outputs.dim() == 0:
         return None
+    examples = compared_examples(outputs)
+    if examples < len(outputs) and targets.dim() and len(targets) == len(outputs):
+        with contextlib.suppress(Exception):  # a loss may count its examples
+            known = _recognized(loss, loss_at, outputs[:examples].clone(), targets[:examples])
+            # an index that is ignored may be among the others, and a sum has another scale
+            if known is None or explains(known, loss_at(outputs.detach(), targets), outputs, targets):
+                return known
+    return _recognized(loss, loss_at, outputs, targets)
+
+
+def _recognized(loss: Loss, loss_at: Loss, outputs: Tensor, targets: Tensor) -> Likelihood | None:
     outputs, targets, value, gradient = _in_high_precision(loss_at, outputs, targets)
     if not gradient.any():  # a perfect fit, or saturated outputs: every loss agrees there, so use other outputs
         outputs = torch.arange(outputs.numel(), device=outputs.device).sin().view_as(outputs).to(outputs.dtype)

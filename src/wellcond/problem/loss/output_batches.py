@@ -5,6 +5,7 @@ Nothing here runs the model. The loss is the user's, so any call may raise any e
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,21 @@ from wellcond.problem.batches import examples_in
 from wellcond.problem.loss.outputs import LossOfTensors
 
 Change = Callable[[Tensor], Tensor]
+MOST_COMPARED = 2**24
+"""Entries of the outputs at which losses are compared: 128 MiB in float64, of which some five copies are held."""
+FEWEST_COMPARED = 2
+"""Fewest examples at which they are."""
+
+
+def compared_examples(outputs: Tensor) -> int:
+    """How many examples of these outputs are compared: all of them, unless they are very many numbers.
+
+    >>> compared_examples(torch.empty(512, 10)), compared_examples(torch.empty(8, 512, 50257, device="meta"))
+    (512, 2)
+    """
+    if outputs.numel() <= MOST_COMPARED:
+        return len(outputs)
+    return min(max(FEWEST_COMPARED, len(outputs) * MOST_COMPARED // outputs.numel()), len(outputs))
 
 
 @dataclass(frozen=True)
@@ -55,6 +71,11 @@ class OutputBatch:
             if value.requires_grad:
                 gradients = torch.autograd.grad(value.sum(), leaves, allow_unused=True)
         return [torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(gradients, leaves, strict=True)]
+
+    def compared(self) -> OutputBatch:
+        """The batch, or its first examples if its outputs are very many numbers, as over a vocabulary."""
+        examples = min(compared_examples(t) for t in self.tensors if t.dim())
+        return self if examples >= self.examples else self.taken(torch.arange(examples, device="cpu"))
 
     def at(self, *tensors: Tensor) -> OutputBatch:
         """The same batch with other outputs."""
@@ -138,6 +159,15 @@ def scaling(after: Sequence[Tensor], before: Sequence[Tensor]) -> float | None:
     r = float(a @ b) / size
     error = float((a - r * b).norm())
     return r if error <= tolerance(before[0]) * float(a.norm()) else None
+
+
+def compared_with_gradients(batch: OutputBatch) -> tuple[OutputBatch, list[Tensor]]:
+    """As `with_gradients`, of the first examples if outputs are very many numbers and the loss takes fewer."""
+    few = batch.compared()
+    if few is not batch:
+        with contextlib.suppress(Exception):
+            return with_gradients(few)
+    return with_gradients(batch)
 
 
 def with_gradients(batch: OutputBatch) -> tuple[OutputBatch, list[Tensor]]:
