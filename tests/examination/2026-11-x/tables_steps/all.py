@@ -1,0 +1,5 @@
+import xts_tables
+import xts_science
+import xts_training_steps
+import xts_sound_tables
+import xts_sound_steps
