@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.inspection.inspection import Inspection
@@ -70,7 +71,23 @@ def growing_layers(inspection: Inspection) -> list[Growth]:
                 path += [step] * (step.unexplained >= FACTOR)
             at = before
         longest = max(longest, path[::-1], key=len)
+    longest = max(longest, _in_modules_by_hand(inspection), key=len)
     return longest if len(longest) >= LAYERS else []
+
+
+def _in_modules_by_hand(inspection: Inspection) -> list[Growth]:
+    """The same of modules of one class that hold a matrix themselves, one after the other as they are called."""
+    gains: dict[str, float] = {}
+    for w in inspection.weights:
+        if w.role == "other" and len(w.shape) > 1 and w.is_trainable and not w.not_finite:
+            gains[w.layer] = max(gains.get(w.layer, 1.0), w.rms * math.sqrt(max(w.shape)))
+    calls = [s for s in inspection.signals if s.name in gains and not s.is_nonlinearity and 0 < s.rms < math.inf]
+    longest: list[Growth] = []
+    for kind in {s.kind for s in calls}:
+        steps = [Growth(a, b, gains[b.name]) for a, b in pairwise(s for s in calls if s.kind == kind)]
+        growing = [step for step in steps if step.layer.rms > LARGE and step.unexplained >= FACTOR]
+        longest = max(longest, growing, key=len)
+    return longest
 
 
 def grows_by_layers(evidence: Evidence) -> bool:

@@ -75,10 +75,11 @@ def standardized(
 
 
 def _scaled(t: Tensor, fact: TensorFacts) -> Tensor:
-    if not t.is_floating_point() or not fact.features or t.dim() == 1:
+    if not t.is_floating_point() or not fact.features:
         return t
     shape = [1] * t.dim()
-    shape[fact.feature_dim] = fact.features
+    if t.dim() > 1:  # a column by itself is one feature
+        shape[fact.feature_dim] = fact.features
     std = torch.where(fact.feature_std > 0, fact.feature_std, 1.0)
     mean, std = (of.to(t).view(shape) for of in (fact.feature_mean, std))
     return (t - mean) / std

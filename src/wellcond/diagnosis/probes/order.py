@@ -123,32 +123,40 @@ def _sorted(steps: Tensor) -> Tensor:
 
 
 def _order_of_blocks(subject: Subject) -> Order | None:
-    """Two blocks of an image change places, as large as they can be: patches of a transformer divide them."""
+    """Two blocks of an image change places, of all sizes of which patches of a transformer may be a part."""
     image, outputs = subject.inputs, subject.outputs
     if not isinstance(image, Tensor) or image.dim() != 4 or not image.is_floating_point() or outputs is None:
         return None
-    common = math.gcd(*image.shape[2:])
-    prime = next((n for n in range(2, common + 1) if common % n == 0), None)
-    if prime is None or outputs.dim() != 2 or len(outputs) != len(image):
+    if outputs.dim() != 2 or len(outputs) != len(image):
         return None
-    side = common // prime
+    common = math.gcd(*image.shape[2:])
+    primes = [n for n in range(2, common + 1) if common % n == 0 and not any(n % k == 0 for k in range(2, n))]
+    of_sides = [(common // n, _change_of_blocks(subject, image, common // n)) for n in primes]
+    known = [(size, side) for side, size in of_sides if size is not None]
+    if not known:
+        return None
+    size, side = min(known)
+    data = None if size > subject.tolerance else _images(subject)
+    if data is None:
+        return Order(size, False)
+    images, target = data
+    blocks = F.unfold(images, side, stride=side).transpose(1, 2)
+    return _compared_fits(size, blocks, target)
+
+
+def _change_of_blocks(subject: Subject, image: Tensor, side: int) -> float | None:
+    """The change of the outputs if two blocks next to each other change places; None if both are blank."""
     swapped = image.clone()
     swapped[..., :side, :side] = image[..., :side, side : 2 * side]
     swapped[..., :side, side : 2 * side] = image[..., :side, :side]
-    if relative_change(image, swapped) <= subject.tolerance:  # both are blank, as a border is
+    if relative_change(image, swapped) <= subject.tolerance:
         return None
 
     def change(before: Tensor) -> float | None:
         after = subject.outputs_for(swapped)
         return None if after is None else relative_change(before, after)
 
-    size = _change_at_any_weights(subject, change)
-    data = None if size is None or size > subject.tolerance else _images(subject)
-    if size is None or data is None:
-        return None if size is None else Order(size, False)
-    images, target = data
-    blocks = F.unfold(images, side, stride=side).transpose(1, 2)
-    return _compared_fits(size, blocks, target)
+    return _change_at_any_weights(subject, change)
 
 
 def _images(subject: Subject) -> tuple[Tensor, Tensor] | None:

@@ -170,7 +170,7 @@ def soon_over(evidence: Evidence) -> Iterator[Finding]:
     "epoch"}`, or of a network that has learned already.
     """
     schedule, trial = evidence.schedule, evidence.trial
-    if schedule is None or not schedule.is_per_batch or (trial is not None and trial.has_learned):
+    if schedule is None or not schedule.is_per_batch or _was_trained(evidence):
         return
     if not AT_FULL_RATE.is_warning(schedule.worth):
         return
@@ -194,6 +194,16 @@ def soon_over(evidence: Evidence) -> Iterator[Finding]:
         "CosineAnnealingLR",
         rows=tuple(Row(k, "", LR, rate, "lr") for k, rate in enumerate(schedule.rates[: 2 * gone])),
     )
+
+
+def _was_trained(evidence: Evidence) -> bool:
+    """Whether the network has learned before: its weights are not as initialized, and its loss is below a constant's.
+
+    What a step compares with a constant may have one that is lower, as examples next to those that are asked for.
+    """
+    layers = [] if evidence.inspection is None else [s.name for s in evidence.inspection.weighted()]
+    has_learned = evidence.trial is not None and evidence.trial.has_learned
+    return has_learned and not are_fresh(evidence.problem.model, layers)
 
 
 def _gone(schedule: Schedule) -> int:

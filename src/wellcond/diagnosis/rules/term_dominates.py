@@ -26,7 +26,7 @@ ALONE = Threshold(
     origin="a quarter is beyond the noise between two seeds",
 )  # fmt: skip
 FAR = Condition(
-    "the same, also where eight examples are told apart", 0.2,
+    "the same, also if a run on eight examples learns these", 0.2,
     origin="0.04 to 0.1 next to a divergence that is summed; a sound autoencoder that starts slowly loses no more than "
     "half",
 )  # fmt: skip

@@ -26,7 +26,7 @@ from wellcond.diagnosis.inspection.data import (
 from wellcond.diagnosis.inspection.inspection import Inspection
 from wellcond.diagnosis.inspection.seen import CELLS
 from wellcond.diagnosis.inspection.signal import Signal
-from wellcond.diagnosis.reading import GATED
+from wellcond.diagnosis.reading import GATED, is_embedding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.severity import of_symptom
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -82,7 +82,7 @@ def unscaled_input(evidence: Evidence) -> Iterator[Finding]:
     inspection = evidence.inspection
     if inspection is None or _starts_with_norm(evidence, inspection):
         return
-    first = _first_layers(inspection)
+    first = _first_of_numbers(inspection)
     if any(not s.has_finite_input for s in first) and not any(fact.not_finite for fact in inspection.inputs):
         return
     for fact in inspection.inputs:
@@ -191,6 +191,16 @@ def _first_layers(inspection: Inspection) -> list[Signal]:
     """The layers that no other one comes before: one for each branch of a network that has several."""
     layers = [s for s in inspection.signals if s.is_weighted or s.kind in CELLS]
     return [s for s in layers if not s.after] or layers[:1]
+
+
+def _first_of_numbers(inspection: Inspection) -> list[Signal]:
+    """The same where categories are embedded next to numbers: the layers that take both."""
+    first = _first_layers(inspection)
+    if not first or not all(map(is_embedding, first)):
+        return first
+    tables = {s.name for s in inspection.signals if is_embedding(s)}
+    next_ones = [s for s in inspection.signals if s.is_weighted and s.name not in tables and tables.issuperset(s.after)]
+    return next_ones or first
 
 
 def _that_takes_them(first: list[Signal]) -> str:

@@ -256,7 +256,7 @@ def _is_plain_sum(batch: OutputBatch) -> bool:
         return False
     if torch.allclose(at_one - at_zero, torch.full_like(outputs, 2.0)):
         return True
-    for dim in {1, outputs.dim() - 1} - {0}:
+    for dim in {1, outputs.dim() - 1} & set(range(1, outputs.dim())):
         rows = at_zero.movedim(dim, -1).reshape(-1, outputs.shape[dim])
         rows = rows[rows.any(-1)]
         residuals = 1.0 / outputs.shape[dim] - rows  # p − e_y at equal logits

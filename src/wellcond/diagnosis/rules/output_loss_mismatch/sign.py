@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.inspection.data import is_badly_scaled
 from wellcond.diagnosis.reading import outputs_of
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.rules.loss_not_decreasing import without_learning
@@ -162,10 +163,12 @@ def pays_for_any_answer(evidence: Evidence) -> Iterator[Finding]:
     After the network's own run, and after one on a handful of examples, outputs may as well be another example's
     (loss-not-decreasing), and yet both losses are below zero, and that of the handful still falls in the last quarter
     of its run at least half as far as in the one before. A likelihood falls below zero too, but for the right answers
-    only.
+    only. Not judged where inputs are badly scaled, which may be what is to be given back.
     """
     trial = evidence.trial
     if trial is None or (runs := without_learning(trial)) is None:
+        return
+    if evidence.inspection is not None and any(map(is_badly_scaled, evidence.inspection.inputs)):
         return
     own, few, _, _ = runs
     losses = few.run.losses
