@@ -118,8 +118,8 @@ def matrices(inspection: Inspection) -> list[Weight]:
 
 
 def layers_of(weights: Iterable[Weight]) -> list[str]:
-    """The layers that hold these weights, each once."""
-    return list(dict.fromkeys(w.layer for w in weights))
+    """The layers that hold these weights, each once; a parameter that the model holds itself stands for itself."""
+    return list(dict.fromkeys(w.layer or (w.name if w.role == "other" else "") for w in weights))
 
 
 def in_order(weights: Iterable[Weight]) -> list[Weight]:

@@ -36,6 +36,11 @@ def guarded() -> Guarded:
     return Guarded(OF_PROBABILITIES if _INDICES["are_known"] else CHECKS)
 
 
+def is_inside_vmap() -> bool:
+    """Whether `torch.vmap`, or another transform of torch.func, is under way: values cannot be read there."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 Check = Callable[..., None]
 
 
@@ -53,7 +58,7 @@ class Guarded(TorchFunctionMode):
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         check = self._checks.get(func)
-        if check is not None and torch._C._functorch.peek_interpreter_stack() is None:
+        if check is not None and not is_inside_vmap():
             with torch._C.DisableTorchFunction():
                 check(*args, **kwargs)
         return func(*args, **kwargs)

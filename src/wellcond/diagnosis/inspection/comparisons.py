@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from wellcond.diagnosis.inspection.data import wide
+from wellcond.network.guarded import is_inside_vmap
 
 DIFFERENCES = frozenset({"sub", "subtract", "__sub__"})
 LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
@@ -62,7 +63,7 @@ class Comparisons(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name in DIFFERENCES | LOSSES | PRODUCTS:
+        if name in DIFFERENCES | LOSSES | PRODUCTS and not is_inside_vmap():
             both = [*args, *(kwargs or {}).values()][:2]
             if len(both) == 2 and all(isinstance(t, Tensor) for t in both):
                 self._look_at(name, *both)

@@ -31,7 +31,7 @@ from wellcond.diagnosis.probes.sight import Sight, sight
 from wellcond.diagnosis.probes.similarities import first_is_special, mixed_similarities, similarity_floor
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.diagnosis.probes.uneven_terms import MOST_TERMS, UnevenTerms, uneven_terms
-from wellcond.diagnosis.probes.unmeasured import unmeasured
+from wellcond.diagnosis.probes.unmeasured import Marked, marked, unmeasured
 from wellcond.diagnosis.probes.unused_targets import unused_targets
 from wellcond.diagnosis.probes.zero_factors import MOST_STEPS, ZeroFactors, zero_factors, zeros_among
 from wellcond.network.isolation.arithmetic import own_arithmetic
@@ -56,6 +56,7 @@ class Behavior:
         memory: How far back in time a gradient reaches; None if the inputs are no sequence.
         padding: What depends on padding; None if there is none.
         unmeasured: Share of the targets that a mask next to them hides, and that count; None without such a mask.
+        marked: Targets of one number far from all others that count; None without any.
         order: Whether outputs depend on the order of steps, or of blocks of an image; None for other inputs.
         mixed_similarities: Relative change of the similarities of a contrastive loss with examples that they are not
             of; None for other losses.
@@ -88,6 +89,7 @@ class Behavior:
     memory: Memory | None = None
     padding: Padding | None = None
     unmeasured: float | None = None
+    marked: Marked | None = None
     order: Order | None = None
     mixed_similarities: float | None = None
     first_is_special: bool | None = None
@@ -172,6 +174,7 @@ PROBES: dict[str, Probe] = {
     "memory": Probe("how far back in time gradients reach", memory, 4 / 3),
     "padding": Probe("what depends on padding", padding, 0.0),
     "unmeasured": Probe("whether targets count that are not there", unmeasured, 0.0),
+    "marked": Probe("whether targets count that are marked as missing", marked, 0.0),
     "order": Probe("whether the order of steps matters", order, 1.0),
     "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
     "first_is_special": Probe("whether all examples are compared with the first", first_is_special, 2.0),

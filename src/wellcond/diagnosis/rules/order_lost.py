@@ -117,7 +117,7 @@ def _finding(
 ) -> Finding:
     return Finding(
         rule="order-lost",
-        layer=_table(evidence),
+        layer=_positions(evidence) or _table(evidence),
         severity=severity,
         basis="measured" if numbers else "tried",
         summary=f"the outputs are the same in whatever order the steps come{why}.",
@@ -126,6 +126,13 @@ def _finding(
         remedy="# add positions to the embeddings, as in x + self.positions[:, :x.shape[1]] with a learned parameter, "
         "or read the steps by a recurrent or convolutional layer",
     )
+
+
+def _positions(evidence: Evidence) -> str:
+    """The name of a trainable parameter by itself that is not used: it may have been meant for the positions."""
+    weights = () if evidence.inspection is None else evidence.inspection.weights
+    unused = [w.name for w in weights if w.is_trainable and w.role == "other" and w.gradient is None]
+    return unused[0] if len(unused) == 1 else ""
 
 
 def _table(evidence: Evidence) -> str:

@@ -18,6 +18,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.probes.padding import Padding
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.threshold import Threshold
+from wellcond.results import number
 
 SHARE = Threshold(
     "share of padded places in what counts", 0.1, 0.5,
@@ -34,6 +35,11 @@ HIDDEN = Threshold(
     "share of targets that a mask hides", 0.25, 0.5,
     origin="a constant that fits such targets is a quarter of the way to zero, or half of it",
 )  # fmt: skip
+
+
+MARKED = Threshold(
+    "share of targets that are marked", 0.1, math.nan, origin="below a tenth it moves the answers by as little"
+)
 
 
 @rule("padding-in-loss")
@@ -88,6 +94,30 @@ def unmeasured_targets(evidence: Evidence) -> Iterator[Finding]:
         limits=HIDDEN.limits(),
         reason="What was not measured is learned as zero, and pulls the answers for what was.",
         remedy="# multiply the loss of each target by the mask: (error * mask).sum() / mask.sum()",
+    )
+
+
+@rule("padding-in-loss")
+def marked_targets(evidence: Evidence) -> Iterator[Finding]:
+    """Targets that are marked as missing, by a number such as -1 or -999, and count in the loss as that number.
+
+    The others are many different numbers, all on one side of it, half of their standard deviation away at least. A
+    warning from a tenth of the targets on. Zero is no such number.
+    """
+    marked = None if evidence.behavior is None else evidence.behavior.marked
+    if marked is None or not MARKED.is_warning(marked.share):
+        return
+    yield Finding(
+        rule="padding-in-loss",
+        severity="warning",
+        basis="proven",
+        summary=f"{marked.share:.0%} of the targets are {number(marked.number)}, far from all others, and count in the "
+        "loss: it looks like a mark for what is missing.",
+        evidence={"number": marked.number, "share of the targets": marked.share},
+        limits=MARKED.limits(),
+        reason="A mark is learned like any other target, and pulls the answers for what was measured towards it.",
+        remedy=f"# leave these out of the loss: is_there = targets != {marked.number:g}, and then "
+        "(error * is_there).sum() / is_there.sum()",
     )
 
 

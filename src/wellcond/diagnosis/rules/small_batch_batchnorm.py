@@ -10,6 +10,7 @@ Right:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from wellcond.diagnosis.evidence import Evidence
@@ -31,19 +32,25 @@ def small_batch(evidence: Evidence) -> Iterator[Finding]:
 
     The variance of n values is known to √(2/(n−1)). Severe for one example, whose statistics are its own: training
     normalizes every example by itself and evaluation by others (lange2022, figures 4 and 5: BN does not train there);
-    and where a unit has two values in a batch, which a norm turns into −1 and 1: all but their order is lost.
+    and where a unit has two values in a batch, or in a part of it that a step passes by itself, which a norm turns into
+    −1 and 1: all but their order is lost.
     """
     inspection = evidence.inspection
     couples = evidence.problem.couples_examples
     norms = [name for name, m in batchnorms(evidence.problem.model).items() if m.training or couples]
-    if inspection is None or not inspection.batch_size or inspection.batch_size > BATCH.warn or not norms:
+    if inspection is None or not inspection.batch_size or not norms:
         return
-    size = inspection.batch_size
+    per_batch = inspection.batch_size / inspection.examples
+    values = min(
+        (s.rows * per_batch / s.calls for s in inspection.signals if s.name in norms and s.calls),
+        default=float(inspection.batch_size),
+    )
+    # a step may give the model parts of a batch one after the other
+    size = min(inspection.batch_size, math.ceil(values)) if values <= BATCH.severe else inspection.batch_size
+    if size > BATCH.warn:
+        return
     if size > 1 and inspection.examples <= size:
         return  # one small batch, passed for inspection, need not be like those of the training
-    values = min(
-        (s.rows * size / inspection.examples for s in inspection.signals if s.name in norms), default=float(size)
-    )
     error = "" if size == 1 else f", so that a variance is known to {100 * (2 / (size - 1)) ** 0.5:.0f} %"
     if size == 2 and values <= size:
         error = ": it turns two values into −1 and 1, whatever they are"

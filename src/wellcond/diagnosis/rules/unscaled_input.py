@@ -160,7 +160,8 @@ def unscaled_on_the_way(evidence: Evidence) -> Iterator[Finding]:
 
     A number that the model takes as a whole number, or makes of its inputs, is passed on as it is: a time step from 0
     to 999 next to features of size 1. Not reported if the outputs of the layer have an RMS below 3, or if parameters
-    that are no layer's come before it; nor where activations go on growing from layer to layer (`activation-drift`).
+    that are no layer's come before it; nor where activations go on growing from layer to layer (`activation-drift`), or
+    from call to call of the layer, which then takes what it made itself (`exploding-gradient`).
     """
     inspection, table = evidence.inspection, evidence.conditioning
     if inspection is None or table is None or _starts_with_norm(evidence, inspection) or grows_by_layers(evidence):
@@ -170,7 +171,7 @@ def unscaled_on_the_way(evidence: Evidence) -> Iterator[Finding]:
     for signal in _first_layers(inspection):
         x = table[signal.name].x if signal.name in table else None
         rms = math.sqrt(x.trace / x.dimension) if x is not None and x.dimension else 0.0
-        if not RMS.is_warning(rms) or _fits(signal) or signal.is_after_parameters:
+        if not RMS.is_warning(rms) or _fits(signal) or signal.is_after_parameters or _grows_by_calls(signal):
             continue
         yield Finding(
             rule="unscaled-input",
@@ -185,6 +186,12 @@ def unscaled_on_the_way(evidence: Evidence) -> Iterator[Finding]:
             remedy=f"# scale what forward() makes of its inputs before {signal.name}: divide a time step by the number "
             "of steps, or embed it",
         )
+
+
+def _grows_by_calls(signal: Signal) -> bool:
+    """Whether the gradient at the first of many calls is far larger than at the last: each takes what the last made."""
+    over_time = signal.gradient_over_time
+    return over_time is not None and len(over_time) > 2 and float(over_time[0]) > DOMINATES * float(over_time[-1])
 
 
 def _first_layers(inspection: Inspection) -> list[Signal]:

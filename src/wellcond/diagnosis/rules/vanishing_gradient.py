@@ -95,8 +95,9 @@ def through_layers(evidence: Evidence) -> Iterator[Finding]:
     """Gradients that shrink on the way back from the last hidden layer to the first.
 
     Compared is ‖∂ℓ/∂h‖·‖h‖, the effect of a relative change of a layer's output on the loss, which norms and poolings
-    leave unchanged. Severe below 1e-5, a warning below 1.5e-4; below 0.1 if the network does not train. A weight of
-    zeros in between stops all gradients until its first step, and is intended.
+    leave unchanged. Severe below 1e-5, a warning below 1.5e-4; of a network that does not train severe below 0.1, and a
+    warning if a handful of examples can be fitted. The layer is the first, or the first of a stack that holds most of
+    them. A weight of zeros in between stops all gradients until its first step, and is intended.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -117,10 +118,14 @@ def through_layers(evidence: Evidence) -> Iterator[Finding]:
         return
     squashing = [s for s in inspection.signals if s.is_nonlinearity and s.kind in ("sigmoid", "tanh")]
     through = f", through {len(squashing)} {squashing[0].kind}s" if len(squashing) > 1 else ""
+    severity = of_symptom(evidence, is_far=RATIO.is_severe(ratio))
+    few = None if evidence.trial is None else evidence.trial.few
+    if few is not None and few.is_fitted and not RATIO.is_severe(ratio) and severity == "severe":
+        severity = "warning"  # it gets through to a handful, so it may only be slow
     yield Finding(
         rule="vanishing-gradient",
-        layer=layers[0].name,
-        severity=of_symptom(evidence, is_far=RATIO.is_severe(ratio)),
+        layer=_first_of_stack([s.name for s in layers]),
+        severity=severity,
         basis="measured",
         summary=f"the gradient at {layers[0].name} is {number(ratio)} of that at {layers[-1].name}, the last hidden "
         f"layer: {number(per_layer)} per layer{through}.",
@@ -131,6 +136,15 @@ def through_layers(evidence: Evidence) -> Iterator[Finding]:
         treatment="relu" if squashing and any(map(is_norm, evidence.problem.model.modules())) else "batchnorm",
         remedy="# add a residual path around every few layers: x + layer(norm(x))",
     )
+
+
+def _first_of_stack(names: list[str]) -> str:
+    """The first layer of the container that holds most of them, where gradients shrink; else the first of all."""
+    stacks = [name.split(".")[0] for name in names if "." in name]
+    largest = max(stacks, key=stacks.count, default="")
+    if stacks.count(largest) <= len(names) / 2:
+        return names[0]
+    return next(name for name in names if name.startswith(f"{largest}."))
 
 
 @rule("vanishing-gradient", quantity=SENSITIVITY)

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.learned import LEARNED
 from wellcond.diagnosis.rule import rule
 from wellcond.diagnosis.rules.term_dominates import ALONE
 from wellcond.diagnosis.threshold import Condition, Threshold
@@ -40,6 +41,8 @@ APART = Condition(
     origin="below it both runs have learned nearly all there is; 0.002 for a sound network under Muon",
 )
 MOST = Condition("share of weights in which decay outweighs the gradient", 0.5, origin="more than half of the network")
+NEARLY_ALL = Condition("the same, without any doubt", 0.9, origin="what is left of the network is too little to learn")
+AT_CONSTANT = Condition("loss with decay / that of a constant", 0.98, origin="nothing has been learned")
 SCALE = Threshold(
     "RMS of a norm's scales", 0.02, math.nan, bad="below", origin="they start at 1, or at exactly 0 on purpose"
 )
@@ -51,11 +54,12 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
 
     Asked if decay alone shrinks a weight to 1/e in 1,000 steps or fewer, (1−μ)/(lr·wd), or if an adaptive optimizer
     adds a penalty above 1e-3 to its gradient; ordinary settings take 2,000 (SGD 0.1, momentum 0.9, 5e-4) to 100,000
-    (AdamW 1e-3, 0.01). Severe if the loss without decay ends below half of that with it, or if it learns where that
-    with it falls by less than a quarter of that; a warning from 0.85. Not asked where the two differ by less than a
-    fiftieth of the loss at the start, or of a constant's: then both have learned. If the run is too short to show it,
-    a warning if the pull of decay outweighs the pull against it in most weights of a network that has not learned:
-    wd·|θ| against the gradient if decay is added to it, and against Adam's largest step, 1, if it is decoupled.
+    (AdamW 1e-3, 0.01). Severe if the loss without decay ends below half of that with it, if it learns where that with
+    it falls by less than a quarter of that, or ends no lower than a constant's; a warning from 0.85. Not asked where
+    the two differ by less than a fiftieth of the loss at the start, or of a constant's: then both have learned. If the
+    run is too short to show it, a warning if the pull of decay outweighs the pull against it in most weights of a
+    network that has not learned: wd·|θ| against the gradient if decay is added to it, and against Adam's largest step,
+    1, if it is decoupled; severe if that is so in nine of ten and the network does not train.
     """
     trial, optimizer = evidence.trial, evidence.optimizer
     if trial is None or trial.own is None or optimizer is None or "no weight decay" not in trial.variants:
@@ -71,6 +75,9 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
         return
     only_without = trial.outcome(without) == "learns" != trial.outcome(own)
     is_slow = only_without and trial.fall(own)[0] < FALL.at * trial.fall(without)[0]
+    constant = 0.0 if trial.constant is None else trial.constant
+    at_constant = own.loss > AT_CONSTANT.at * constant > 0 and without.loss < LEARNED * constant
+    is_lost = pulled > NEARLY_ALL.at and not trial.trains
     groups = [group for group in optimizer.param_groups if group.get("weight_decay")]
     group = min(groups, key=lambda each: (shrinking_steps(optimizer, each), -float(each["weight_decay"])))
     decay, steps = float(group["weight_decay"]), shrinking_steps(optimizer, group)
@@ -80,7 +87,7 @@ def decay_dominates(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="weight-decay-dominates",
         layer=_norm_of(evidence.problem.model, group) if len(optimizer.param_groups) > 1 else "",
-        severity="severe" if without.loss < LOSS.severe * own.loss or is_slow else "warning",
+        severity="severe" if without.loss < LOSS.severe * own.loss or is_slow or at_constant or is_lost else "warning",
         basis="tried",
         summary=f"with weight decay {number(decay)}{in_steps} the loss is {number(own.loss)} after "
         f"{len(own.run.losses)} steps; without it {number(without.loss)}{pull}.",

@@ -53,11 +53,9 @@ def large_bias(evidence: Evidence) -> Iterator[Finding]:
         return
     normalized = normalized_layers(evidence, inspection)
     hidden = {s.name for s in inspection.signals if s.is_nonlinearity}
-    outputs = {s.name: s for s in inspection.weighted() if s.variation is not None}
+    outputs = {s.name: s for s in inspection.weighted()[:-1] if s.variation is not None}
     for w in inspection.weights:
         signal = outputs.get(w.layer)
-        if signal is inspection.weighted()[-1]:
-            continue
         if w.role != "bias" or w.not_finite or signal is None or w.layer not in hidden or w.layer in normalized:
             continue
         varying = spread(signal)

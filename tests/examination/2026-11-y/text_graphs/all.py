@@ -1,0 +1,4 @@
+import ytg_faults_text
+import ytg_faults_more
+import ytg_sound_a
+import ytg_sound_b
