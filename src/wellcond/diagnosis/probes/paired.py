@@ -23,6 +23,8 @@ Change = Callable[[int, Any], Any]
 """What a call returns instead of its output, by the number of the call; None: what it returned."""
 EQUAL = 1e-4
 """Relative change of a term that may be rounding: one that changes less does not compare outputs with examples."""
+SAME = 1e-6
+"""Relative change of a loss that only takes its examples in another order."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,14 @@ class Paired:
         loss: As it is.
         of_others: With the outputs given to other examples.
         error: Standard error of their difference over draws of what the model draws at random; 0 for a single draw.
+        compares_views: Whether the loss compares outputs of one call with each other, each of which then goes to other
+            examples than the rest.
     """
 
     loss: float
     of_others: float
     error: float = 0.0
+    compares_views: bool = False
 
     @property
     def gain(self) -> float:
@@ -63,9 +68,14 @@ def depends_on_pairs(problem: Problem, batch: Batch) -> bool:
 
 
 def terms_of_pairs(problem: Problem, batch: Batch) -> list[bool]:
-    """Which terms of the loss depend on which example outputs belong to."""
+    """Which terms of the loss depend on which example outputs belong to; or on which belong together, as two views."""
+    together = _terms_exchanged(problem, batch, apart=False)
+    return together if any(together) else _terms_exchanged(problem, batch, apart=True)
+
+
+def _terms_exchanged(problem: Problem, batch: Batch, *, apart: bool) -> list[bool]:
+    """Which terms change if outputs go to other examples: all of a call to the same ones, or each to its own."""
     examples = examples_in(batch)
-    others = _others(examples, 1)
 
     def varied(t: Tensor) -> Tensor:
         if not t.is_floating_point():
@@ -78,7 +88,9 @@ def terms_of_pairs(problem: Problem, batch: Batch) -> list[bool]:
         return with_tensors(output, {id(t): varied(t) for t in _of_examples(output, examples)})
 
     def exchanged(output: Any) -> Any:
-        return with_tensors(output, {id(t): varied(t)[others.to(t.device)] for t in _of_examples(output, examples)})
+        tensors = _of_examples(output, examples)
+        others = [_others(examples, 1 + apart * k).to(t.device) for k, t in enumerate(tensors)]
+        return with_tensors(output, {id(t): varied(t)[which] for t, which in zip(tensors, others, strict=True)})
 
     own = _terms(problem, batch, lambda call, output: None if call else in_place(output))
     of_others = _terms(problem, batch, lambda call, output: None if call else exchanged(output))
@@ -90,31 +102,38 @@ def paired(problem: Problem, batch: Batch, draws: int = 1) -> Paired | None:
     """Exchange the outputs of a model between the examples of a batch, in two forward passes for each draw of noise.
 
     If a step calls the model several times, each call gets the outputs of the next one of the same form, and of other
-    examples than that one: pairs are torn apart, and what is ranked above changes places with what is ranked below.
+    examples than that one: pairs are torn apart, and what is ranked above changes places with what is ranked below. If
+    a loss compares what one call returns, as two views of each example, each of these goes to other examples.
 
     Returns:
         None if the model is not called as a whole.
     """
     examples = examples_in(batch)
     calls: list[list[Tensor]] = []
+    apart = False
 
     def exchanged(call: int, output: Any) -> Any:
         own = _of_examples(output, examples)
         form = [t.shape for t in own]
         following = [*calls[call + 1 :], *calls[: call + 1]]
         other = next((each for each in following if [t.shape for t in each] == form), own)
-        which = _others(examples, call + 1)
-        return with_tensors(output, {id(t): o[which.to(o.device)] for t, o in zip(own, other, strict=True)})
+        which = [_others(examples, call + 1 + apart * k).to(o.device) for k, o in enumerate(other)]
+        return with_tensors(output, {id(t): o[k] for t, o, k in zip(own, other, which, strict=True)})
 
     losses = []
     for draw in range(draws):
         calls.clear()
         own = _loss(problem, batch, lambda _, output: calls.append(_of_examples(output, examples)), draw)
-        losses.append((own, _loss(problem, batch, exchanged, draw)))
+        of_others = _loss(problem, batch, exchanged, draw)
+        if not apart and max(map(len, calls), default=0) > 1 and abs(of_others - own) <= SAME * abs(own):
+            apart = True
+            of_others = _loss(problem, batch, exchanged, draw)
+        losses.append((own, of_others))
     own, of_others = map(fmean, zip(*losses, strict=True))
     if not math.isfinite(own + of_others):
         return None
-    return Paired(own, of_others, stdev(b - a for a, b in losses) / math.sqrt(draws) if draws > 1 else 0.0)
+    error = stdev(b - a for a, b in losses) / math.sqrt(draws) if draws > 1 else 0.0
+    return Paired(own, of_others, error, apart)
 
 
 def loss_of_one_point(problem: Problem, batch: Batch) -> float:

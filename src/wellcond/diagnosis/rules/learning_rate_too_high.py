@@ -55,6 +55,10 @@ BELOW_IT = Condition("loss at a lower rate / loss at its own", 0.85, origin="bey
 BEYOND = Condition(
     "rate of a schedule / the configured one", 1e3, origin="a one-cycle rises 25 times, a warm-up to the configured one"
 )
+BELONGS = Condition(
+    "(loss with the outputs of other examples − loss) / the larger", 0.2,
+    origin="0.3 in a codebook whose loss rises before it falls; below 0.05 nothing is told of examples",
+)  # fmt: skip
 NORMED = Condition(
     "share of the weights that a BatchNorm follows", 0.5,
     origin="most of the network: there steps that are too far make weights larger, and with them later steps smaller "
@@ -80,9 +84,9 @@ def rises_at_its_own_rate(evidence: Evidence) -> Iterator[Finding]:
     is run for the same number of steps: severe if the loss rose twofold and ends more than three times as high as
     there, a warning from one and a half times. A catapult that ends as low is no fault; neither is a rate beyond
     2(1+μ)/λ_max by itself, at which cross-entropy trains; nor one that a schedule comes to from zero: what a warm-up is
-    for is that it may be too high for the first steps. No more than a warning if it rises less than twofold after it
-    had fallen by a tenth; or, as long as the loss is finite, with SGD without weight decay where a BatchNorm follows
-    most of the weights: these grow until the rate suits them.
+    for is that it may be too high for the first steps. No more than a warning if it rises less than twofold and outputs
+    belong to their examples, or it had fallen by a tenth before; or, as long as the loss is finite, with SGD without
+    weight decay where a BatchNorm follows most of the weights: these grow until the rate suits them.
     """
     trial = evidence.trial
     if evidence.optimizer is None or trial is None or trial.own is None or not trial.own.lr > 0 or trial.uphill:
@@ -125,7 +129,8 @@ def _how_it_fails(trial: Trial, own: Attempt, lower: Attempt) -> tuple[str, Seve
     tells_apart = own.paired is not None and own.paired.gain > HALF
     if -fall > rise:
         what = f"the loss rises from {number(trial.loss)} to {number(own.loss)} in {steps} steps"
-        is_learning = (tells_apart or trial.had_learned(own)) and not trial.is_out_of_hand
+        belongs = own.paired is not None and own.paired.gain > BELONGS.at
+        is_learning = (belongs or trial.had_learned(own)) and not trial.is_out_of_hand
         return what, "severe" if (RISE.is_severe(-fall) and not is_learning) or only_lower_learns else "warning"
     is_lower = own.loss - lower.loss > (1 - LOWER_LOSS.warn) * abs(own.loss)  # losses may be negative
     if only_lower_learns and is_lower:

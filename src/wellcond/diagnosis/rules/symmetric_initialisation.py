@@ -108,10 +108,13 @@ def alike_slices(evidence: Evidence) -> Iterator[Finding]:
     """The same of parameters that the model multiplies by itself, such as the weights of stacked experts, (E, in, out).
 
     Along one dimension all slices are the same, and so are their gradients: factors of users and items that all start
-    at one number stay copies of one factor. Zeros are not reported.
+    at one number stay copies of one factor. Zeros are reported where several parameters of one module are so, as the
+    means and the scales of the parts of a mixture.
     """
     inspection = evidence.inspection
-    same = [] if inspection is None else [w for w in inspection.weights if w.alike and w.gradient and w.rms]
+    alike = [] if inspection is None else [w for w in inspection.weights if w.alike and w.gradient]
+    parts = [(w.layer, w.alike) for w in alike]
+    same = [w for w in alike if w.rms or parts.count((w.layer, w.alike)) > 1]
     names = ", ".join(repr(w.name) for w in same)
     for w in same:
         yield Finding(
