@@ -87,7 +87,7 @@ def test_batches_that_ten_times_the_rate_learns_by_heart_are_no_excuse(size: flo
     x = torch.randint(8, (128, 14), generator=torch.Generator().manual_seed(0))
     batches = [(x[k : k + 32], x[k : k + 32, 0] % 4) for k in range(0, 128, 32)]
     diagnosis = wc.diagnose(wc.Problem(model, CE, batches), torch.optim.Adam(model.parameters(), 2e-3))
-    found = [each.layer for each in diagnosis.findings if each.rule == "vanishing-gradient"]
-    assert found == (["state.rnn"] if is_lost else [])
+    layers = [each.layer for each in diagnosis.findings if each.rule == "vanishing-gradient"]
+    assert layers == (["state.rnn"] if is_lost else [])
     outcomes = {each.factor: diagnosis.evidence.trial.outcome(each) for each in diagnosis.evidence.trial.attempts}
     assert not is_lost or (outcomes[1.0] != "learns" and outcomes[10.0] == "learns")

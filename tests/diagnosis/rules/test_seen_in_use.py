@@ -122,9 +122,9 @@ def test_adam_turns_large_weights_before_a_norm_slowly(std: float, is_heavy: boo
     every = findings(model, nn.CrossEntropyLoss(), (x, x[:, :4].argmax(1)), Adam(model.parameters(), 3e-3))
     assert ("weight-domination" in every) is is_heavy
     if is_heavy:
-        found = every["weight-domination"]
-        assert found.layer == "0"
-        assert found.evidence["relative update"] == pytest.approx(
+        finding = every["weight-domination"]
+        assert finding.layer == "0"
+        assert finding.evidence["relative update"] == pytest.approx(
             3e-3 / float(linear.weight.detach().square().mean().sqrt())
         )
 

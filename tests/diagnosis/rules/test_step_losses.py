@@ -199,8 +199,8 @@ def test_values_of_rewards_in_the_thousands_need_a_scale(scale: float) -> None:
     by_rule = {each.rule: each for each in wc.diagnose(posed, Adam(posed.model.parameters(), 5e-3)).findings}
     assert ("unscaled-target" in by_rule) is (scale > 1)
     if scale > 1:
-        found = by_rule["unscaled-target"]
-        assert found.severity == "severe"
+        finding = by_rule["unscaled-target"]
+        assert finding.severity == "severe"
         rms = scale * float(batch()[1].double().square().mean().sqrt())
-        assert found.evidence["RMS of targets"] == pytest.approx(rms, rel=1e-3)
+        assert finding.evidence["RMS of targets"] == pytest.approx(rms, rel=1e-3)
         assert "learning-rate-too-low" not in by_rule

@@ -43,7 +43,7 @@ SEEN = torch.rand(64, 4, generator=G) < 0.7
         (PLACES.where(SEEN, torch.tensor(999.0)), False, ["warning"]),
         (PLACES.where(SEEN, torch.tensor(-1.0)), True, []),
         (PLACES.where(SEEN, torch.tensor(0.0)), False, []),  # much is zero for a good reason
-        (PLACES.clamp_min(0.3), False, []),  # the others begin right beside it
+        (PLACES.clamp_min(0.3), False, []),  # the others begin at that number
         (PLACES.where(SEEN | (PLACES < 0.9), torch.tensor(-1.0)), False, []),  # only a few
         (torch.where(SEEN, (5 * PLACES).ceil(), torch.tensor(-1.0)), False, []),  # classes
     ],

@@ -57,7 +57,7 @@ BEYOND = Condition(
 )
 BELONGS = Condition(
     "(loss with the outputs of other examples − loss) / the larger", 0.2,
-    origin="0.3 in a codebook whose loss rises before it falls; below 0.05 nothing is told of examples",
+    origin="0.3 in a codebook whose loss rises before it falls; below 0.05 examples are not told apart",
 )  # fmt: skip
 NORMED = Condition(
     "share of the weights that a BatchNorm follows", 0.5,

@@ -45,10 +45,6 @@ LARGER_PART = Condition(
 RIGHT_FOR_ALL = Condition(
     "loss if all examples had the same outputs / loss", 0.01, origin="above 0.5 if outputs are compared with targets"
 )
-ALL_ONE = Condition(
-    "loss with views of other examples after the run / loss before", 0.05,
-    origin="0.02 where nothing keeps examples apart; about 1 where examples are kept apart",
-)  # fmt: skip
 DRIVEN = Condition(
     "loss after the run, also of other examples' outputs / loss before", 0.1,
     origin="outputs of others are no better than at the start if the network tells examples apart",
@@ -141,16 +137,15 @@ def driven_to_one_point(evidence: Evidence) -> Iterator[Finding]:
     """A loss that is lowest where all examples have the same outputs, and a run that goes there.
 
     Pairs that all belong together, without any that do not. Severe if the same outputs for all examples have less than
-    1 % of the loss, and the network's own run ends below 10 % of it, also with the outputs of other examples; or if a
-    loss that compares outputs with each other ends below 5 % of it with these.
+    1 % of the loss, or it only compares outputs with each other, and the network's own run ends below 10 % of it, also
+    with the outputs of other examples.
     """
     trial = evidence.trial
     own = None if trial is None else trial.own
     if trial is None or own is None or own.paired is None or trial.of_one_point is None:
         return
     is_right_for_all = 0 <= trial.of_one_point < RIGHT_FOR_ALL.at * trial.loss
-    are_one = own.paired.compares_views and 0 <= own.paired.of_others < ALL_ONE.at * trial.loss
-    if not (is_right_for_all or are_one):
+    if not (is_right_for_all or own.paired.compares_views) or trial.loss <= 0:
         return
     if max(own.paired.of_others, own.loss) > DRIVEN.at * trial.loss:
         return
