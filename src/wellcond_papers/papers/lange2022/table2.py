@@ -64,8 +64,8 @@ EXPERIMENT = Experiment(
             "paper", "depends on a setting that differs here, or that the source does not name",
             "Only LN's printed rate ends clearly below the best: 51.0 and 51.0 % with 0.5, and 52.5 and 52.7 % with "
             "0.05, at the edge of the rates that were tried. The source does not say where LN stands, nor how inputs "
-            "are scaled. BN's best rate is the printed one; those of the vanilla network and of BNP end 0.3 points below "
-            "the best, where two seeds differ by 0.9 to 1.4.",
+            "are scaled. BN's best rate is the printed one; those of the vanilla network and of BNP end 0.3 points "
+            "below the best, where two seeds differ by 0.9 to 1.4.",
         ),
         *(best_are_printed(row, printed) for row, printed in TABLE_2.items() if row not in (FIRST, SECOND)),
         converges_better(
