@@ -175,7 +175,7 @@ PROBES: dict[str, Probe] = {
     "padding": Probe("what depends on padding", padding, 0.0),
     "unmeasured": Probe("whether targets count that are not there", unmeasured, 0.0),
     "marked": Probe("whether targets count that are marked as missing", marked, 0.0),
-    "order": Probe("whether the order of steps matters", order, 1.0),
+    "order": Probe("whether the order of steps matters", order, 5 / 3),
     "mixed_similarities": Probe("whether similarities of two examples depend on others", mixed_similarities, 1.0),
     "first_is_special": Probe("whether all examples are compared with the first", first_is_special, 2.0),
     "similarity_floor": Probe("how far similarities can differ", similarity_floor, 4 / 3),

@@ -21,6 +21,8 @@ from wellcond.problem.loss.outputs import named_tensors, with_tensors
 MOST_FEATURES = 8192
 """Steps times features, or times tokens, up to which a fit of all of them is cheap."""
 
+PARTS = (2, 3)
+"""How many blocks an image is cut into along each side: patches of a transformer divide one of these, as a rule."""
 STEP = 0.01
 """Size of what is added to weights: as far as a step or two of Adam goes."""
 
@@ -123,28 +125,30 @@ def _sorted(steps: Tensor) -> Tensor:
 
 
 def _order_of_blocks(subject: Subject) -> Order | None:
-    """Two blocks of an image change places, of all sizes of which patches of a transformer may be a part."""
+    """Two blocks of an image change places, of the sizes that patches of a transformer divide."""
     image, outputs = subject.inputs, subject.outputs
     if not isinstance(image, Tensor) or image.dim() != 4 or not image.is_floating_point() or outputs is None:
         return None
     if outputs.dim() != 2 or len(outputs) != len(image):
         return None
     common = math.gcd(*image.shape[2:])
-    primes = [n for n in range(2, common + 1) if common % n == 0 and not any(n % k == 0 for k in range(2, n))]
-    of_sides = [(common // n, _change_of_blocks(subject, image, common // n)) for n in primes]
-    known = [(size, side) for side, size in of_sides if size is not None]
-    if not known:
+    sides = [common // n for n in PARTS if common % n == 0]
+    changes = {side: _of_blocks(image, side, subject) for side in sides}
+    known = {side: change for side, change in changes.items() if change is not None}
+    sizes = {side: size for side, change in known.items() if (size := change(outputs)) is not None}
+    if not sizes:
         return None
-    size, side = min(known)
-    data = None if size > subject.tolerance else _images(subject)
-    if data is None:
-        return Order(size, False)
+    side = min(sizes, key=lambda each: sizes[each])
+    size = sizes[side] if sizes[side] > subject.tolerance else _change_at_any_weights(subject, known[side])
+    data = None if size is None or size > subject.tolerance else _images(subject)
+    if size is None or data is None:
+        return None if size is None else Order(size, False)
     images, target = data
     blocks = F.unfold(images, side, stride=side).transpose(1, 2)
     return _compared_fits(size, blocks, target)
 
 
-def _change_of_blocks(subject: Subject, image: Tensor, side: int) -> float | None:
+def _of_blocks(image: Tensor, side: int, subject: Subject) -> Callable[[Tensor], float | None] | None:
     """The change of the outputs if two blocks next to each other change places; None if both are blank."""
     swapped = image.clone()
     swapped[..., :side, :side] = image[..., :side, side : 2 * side]
@@ -156,7 +160,7 @@ def _change_of_blocks(subject: Subject, image: Tensor, side: int) -> float | Non
         after = subject.outputs_for(swapped)
         return None if after is None else relative_change(before, after)
 
-    return _change_at_any_weights(subject, change)
+    return change
 
 
 def _images(subject: Subject) -> tuple[Tensor, Tensor] | None:
