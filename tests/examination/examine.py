@@ -82,7 +82,7 @@ def judged(one: program.Program) -> dict[str, Any]:
         return {"findings": findings_of(one)}
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        return {"findings": [], "error": text[:300], "where": traceback.format_exc()[-600:]}
+        return {"findings": [], "error": text[:300], "where": traceback.format_exc().replace(f"{HERE.parents[1]}/", "")[-600:]}
 
 
 def examine_fault(name: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def findings_of(run: Any) -> dict[str, Any]:
         return {
             "findings": [],
             "error": f"{type(error).__name__}: {error}"[:300],
-            "where": traceback.format_exc()[-600:],
+            "where": traceback.format_exc().replace(f"{HERE.parents[1]}/", "")[-600:],
         }
     findings = sorted((each for one in recorders for each in one.findings), key=lambda each: each.severity != "severe")
     keys = ("rule", "layer", "severity", "basis", "step", "until")
