@@ -81,8 +81,8 @@ def judged(one: program.Program) -> dict[str, Any]:
     try:
         return {"findings": findings_of(one)}
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        return {"findings": [], "error": text[:300], "where": traceback.format_exc().replace(f"{HERE.parents[1]}/", "")[-600:]}
+        text, where = f"{type(error).__name__}: {error}", traceback.format_exc().replace(f"{HERE.parents[1]}/", "")
+        return {"findings": [], "error": text[:300], "where": where[-600:]}
 
 
 def examine_fault(name: str) -> dict[str, Any]:
