@@ -23,7 +23,7 @@ Change = Callable[[int, Any], Any]
 """What a call returns instead of its output, by the number of the call; None: what it returned."""
 EQUAL = 1e-4
 """Relative change of a term that may be rounding: one that changes less does not compare outputs with examples."""
-SAME = 1e-6
+REORDERED = 1e-6
 """Relative change of a loss that only takes its examples in another order."""
 
 
@@ -125,7 +125,7 @@ def paired(problem: Problem, batch: Batch, draws: int = 1) -> Paired | None:
         calls.clear()
         own = _loss(problem, batch, lambda _, output: calls.append(_of_examples(output, examples)), draw)
         of_others = _loss(problem, batch, exchanged, draw)
-        if not apart and max(map(len, calls), default=0) > 1 and abs(of_others - own) <= SAME * abs(own):
+        if not apart and max(map(len, calls), default=0) > 1 and abs(of_others - own) <= REORDERED * abs(own):
             apart = True
             of_others = _loss(problem, batch, exchanged, draw)
         losses.append((own, of_others))
