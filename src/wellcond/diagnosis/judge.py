@@ -146,10 +146,15 @@ def _excused(finding: Finding, evidence: Evidence) -> Finding:
 
 
 def _confirmed(findings: list[Finding], evidence: Evidence) -> list[Finding]:
-    """Where a trial learns nothing at three rates and no fault is severe, those that would explain it are."""
+    """Where a trial learns nothing at three rates and no fault is severe, those that would explain it are.
+
+    Only where a probe of the data predicts the targets: else there may be nothing to learn, and nothing to explain.
+    """
     trial = evidence.trial
     faults = [each for each in findings if kind_of(each.rule) == "fault" and each.rule not in OF_THE_COURSE]
     if trial is None or not trial.learns_nothing or any(each.severity == "severe" for each in faults):
+        return findings
+    if not trial.is_predictable:
         return findings
     causes = [
         each for each in faults if each.severity == "warning" and "loss-not-decreasing" in CAUSES.get(each.rule, ())

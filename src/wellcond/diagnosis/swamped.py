@@ -35,7 +35,7 @@ OUTWEIGHED, LARGE = 50.0, 100.0
 error of targets of RMS 10. Of a loss that is small on purpose, the other terms are no larger than ordinary."""
 KEEPS = 0.8, 1.75
 """Shares of its start between which a term has not been learned. A penalty that is nearly met at the start, as a
-divergence is, grows threefold and more as the others are learned; an error falls further."""
+divergence is, mostly grows twofold and more as the others are learned; an error falls further."""
 
 
 def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:

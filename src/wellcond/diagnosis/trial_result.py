@@ -37,6 +37,8 @@ AROUND_MINIMUM = 0.1
 """Fraction of the loss by which mini-batch steps may raise the loss of a network that has learned."""
 HALF = 0.5
 """Fraction of the initial loss, and of the constant's, below which a run leaves no doubt that the network learns."""
+BEYOND_CHANCE = 8.0
+"""Standard deviations of shuffled targets from which on inputs predict the targets without any doubt."""
 SMOOTHED = 4
 """Steps whose losses are averaged, to tell how low a run has been: one batch alone is noise."""
 OUT_OF_HAND = 2.0
@@ -282,6 +284,12 @@ class Trial:
         """The runs at all rates, from the lowest to the highest."""
         own = () if self.own is None else (self.own,)
         return tuple(sorted((*own, *self.others), key=lambda attempt: attempt.factor))
+
+    @property
+    def is_predictable(self) -> bool:
+        """Whether a probe of the data is known to predict the targets far better than chance."""
+        relation = self.relation or self.token_relation
+        return relation is not None and relation.best > BEYOND_CHANCE
 
     def had_learned(self, attempt: Attempt) -> bool:
         """Whether the losses of a run were a tenth lower for a few steps than before it, wherever it ended."""

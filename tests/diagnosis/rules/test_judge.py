@@ -13,6 +13,7 @@ import wellcond as wc
 from wellcond.diagnosis.evidence import Evidence
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.judge import judged
+from wellcond.diagnosis.labels import Relation
 from wellcond.diagnosis.rule import Rule
 from wellcond.diagnosis.trial_result import Attempt, Trial
 from wellcond.results.run import Run
@@ -162,3 +163,30 @@ def test_what_is_seen_at_a_layer_explains_a_loss_that_does_not_fall(only: Any) -
         rank_collapse=([finding("rank-collapse", "note", layer="2")], ("loss-not-decreasing",)),
     )
     assert [each.rule for each in judged(evidence())] == ["loss-not-decreasing", "rank-collapse"]
+
+
+STANDS_STILL = [Attempt(factor, 0.1 * factor, Run([2.0]), (2.0, 2.0), (2.0, 2.0)) for factor in (1.0, 0.1, 10.0)]
+
+
+@pytest.mark.parametrize(
+    ("probed", "learned", "other", "expected"),
+    [
+        (20.0, 2.0, "warning", "severe"),
+        (2.0, 2.0, "warning", "warning"),  # the inputs tell nothing of the targets: nothing can be learned
+        (20.0, 1.0, "warning", "warning"),  # the highest rate learns
+        (20.0, 2.0, "severe", "warning"),  # another fault explains it
+    ],
+)
+def test_a_fault_that_explains_why_nothing_is_learned_is_severe(
+    only: Any, probed: float, learned: float, other: str, expected: str
+) -> None:
+    own, lower, _ = STANDS_STILL
+    higher = Attempt(10.0, 1.0, Run([learned]), (learned,) * 2, (learned,) * 2)
+    relation = Relation(64, probed, 0.0, 0.0, 0.0, 3.0, 6, True, 64, None)
+    trial = Trial((2.0, 2.0), 2.0, own, (lower, higher), relation=relation)
+    only(
+        shared_weight=([finding("shared-weight", "warning", "proven")], ("loss-not-decreasing",)),
+        wrong_mask=([finding("wrong-mask", other, "proven")], ("constant-feature",)),
+    )
+    severities = {each.rule: each.severity for each in judged(evidence(trial))}
+    assert severities == {"shared-weight": expected, "wrong-mask": other}
