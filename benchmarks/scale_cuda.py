@@ -173,6 +173,7 @@ class Meter:
         numbers, result = self(lambda: wc.diagnose(problem, optimizer, on_part=note, **options))
         numbers["parts"] = {p.name: [round(p.seconds, 3), p.outcome, round(p.cost.u, 1)] for p in result.parts}
         numbers["highest_over_step"] = peaks
+        numbers["peak_over_step"] = max([numbers["peak_over_step"] or 0, *peaks.values()])  # a plan resets the count
         numbers["findings"] = [f"{f.severity} {f.rule} {f.layer}" for f in result.findings[:4]]
         numbers["failed"] = {str(k): v[:200] for k, v in result.failed.items()}
         return numbers, result

@@ -213,7 +213,6 @@ def test_a_run_that_was_parked_goes_on_as_if_it_had_not_been(monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(parked.problem, "device", PassesForAGpu())
         patch.setattr(torch.cuda, "memory_allocated", lambda _: 10**6)
-        patch.setattr(torch.cuda, "max_memory_allocated", lambda _: 10**6)
         context = parked.parked()
         context.__enter__()
     assert places == [("cpu", {"step", "exp_avg", "exp_avg_sq"})]
@@ -225,10 +224,10 @@ def test_a_run_that_was_parked_goes_on_as_if_it_had_not_been(monkeypatch: pytest
     assert all(map(torch.equal, parked.model.parameters(), straight.model.parameters()))
 
 
-@pytest.mark.parametrize(("held", "peak"), [(10, 11), (1, 1)], ids=["below the peak", "below two training steps"])
+@pytest.mark.parametrize("activations", [0, 5])
 @pytest.mark.parametrize("room", [-1, 0])
-def test_a_run_stays_on_a_gpu_if_another_like_it_fits(
-    held: int, peak: int, room: int, monkeypatch: pytest.MonkeyPatch
+def test_a_run_stays_on_a_gpu_if_another_like_it_fits_into_two_training_steps(
+    activations: int, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = network()
     run = CopyTrainer(problem(model), Adam(model.parameters(), lr=0.1)).start()
@@ -236,8 +235,8 @@ def test_a_run_stays_on_a_gpu_if_another_like_it_fits(
     weights = [*model.parameters()]  # each has a gradient and two moments in float64, and a count of steps in float32
     size = 4 * 8 * sum(p.numel() for p in weights) + 4 * len(weights) + sum(b.nbytes for b in model.buffers())
     monkeypatch.setattr(run.problem, "device", PassesForAGpu())
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: held * size - room)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: peak * size)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: (1 + activations) * size - room)
+    monkeypatch.setattr(run, "_activations", activations * size)
     moves: list[Any] = []
     monkeypatch.setattr(CopyRun, "_move", lambda *args: moves.append(args))
     with run.parked():

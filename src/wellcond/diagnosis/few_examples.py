@@ -56,7 +56,10 @@ def fit_few(
                 run.run(steps // 3)
             after = run.evaluate()[0]
             runs.append((after if math.isfinite(after) else math.inf, lr, run))
-        _, lr, best = min(runs, key=lambda each: each[0])
+        runs.sort(key=lambda each: each[0])
+        _, lr, best = runs[0]
+        for _, _, other in runs[1:]:
+            other.release()
         best.run(steps // 3)
         constant = best_constant(problem, start, [examples], before)
         uphill = None
@@ -66,8 +69,10 @@ def fit_few(
                 is_judged = is_judged_by_network(copy)
         if best.losses and plunges(best.losses) and not is_judged:
             opposite = trainer.start(lr, dropout=False, maximize=True)
-            opposite.run(len(best.losses))
-            uphill = opposite.evaluate()[0]
+            with best.parked():
+                opposite.run(len(best.losses))
+                uphill = opposite.evaluate()[0]
+            opposite.release()
         lost = None
         with failures.recording("whether every term of the loss has a gradient"), best.counted() as copy:
             lost = lost_slope(copy)

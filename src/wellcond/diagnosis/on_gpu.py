@@ -15,15 +15,16 @@ import torch
 from wellcond.network.isolation.arithmetic import attention_of_training, trained_in
 from wellcond.problem.batches import examples_in, first_examples
 from wellcond.problem.problem import Problem
-from wellcond.problem.within_memory import OVER_STEP, passed
+from wellcond.problem.within_memory import OVER_STEP, PLANNED, passed
 
 MOST_SLOWER = 16.0
 """Largest ratio of seconds that is planned with."""
 TWICE = 4.0
 """Memory of a graph that is differentiated twice, next to that of a pass in the same precision. The rows of all layers,
 whose spectra are computed, take about as much: 0.9 times it for ResNet-50, 3 to 4 for GPT-2."""
-STEP_COPIES, PRODUCT_COPIES = 4, 6
-"""Vectors of all parameters that a training step with Adam holds, and those of a product next to Lanczos' basis."""
+STEP_COPIES, PRODUCT_COPIES = 4, 8
+"""Vectors of all parameters that a training step with Adam holds, and those of a product next to Lanczos' basis: two of
+its preconditioner, and what the products of ViT-B held besides on an H200."""
 TIMED_STEPS = 2
 """Steps that are timed in each precision, of which the faster one counts."""
 FEWEST_COUPLED = 16
@@ -110,16 +111,16 @@ def plan(
     Example:
         >>> sizes = {"vector": 1.0, "held": 1.0, "activations": 9.0, "graph": 72.0}
         >>> plan(seconds=0.1, ratio=3.7, size=32, is_coupled=False, **sizes)
-        OnGpu(step_seconds=0.1, slower=4.0, step_bytes=13.0, layer_examples=10, examples=4, products=10)
+        OnGpu(step_seconds=0.1, slower=4.0, step_bytes=13.0, layer_examples=9, examples=3, products=8)
     """
     slower = min(max(2.0 ** round(math.log2(ratio)), 1.0), MOST_SLOWER)
     step = held + (STEP_COPIES - 1) * vector + activations
-    room = OVER_STEP * step - held - PRODUCT_COPIES * vector
+    room = PLANNED * OVER_STEP * step - held - PRODUCT_COPIES * vector
     by_memory = size * max(room, 0.0) / 2 / max(graph, 1.0)  # the other half is for Lanczos' basis
     fewest = min(FEWEST_COUPLED, size) if is_coupled else 1
     examples = int(min(max(min(size / slower, by_memory), fewest), size))
     left = room - graph * examples / size
-    layers_room = OVER_STEP * step - held - 2 * vector  # next to the gradient
+    layers_room = PLANNED * OVER_STEP * step - held - 2 * vector  # next to the gradient
     of_layers = int(min(max(size * layers_room / max(graph, 1.0), fewest), size))
     return OnGpu(seconds, slower, step, of_layers, examples, max(int(left / vector), 0))
 

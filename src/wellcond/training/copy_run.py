@@ -62,6 +62,7 @@ class CopyRun:
         self.losses: list[float] = []
         self.diverged_at: int | None = None
         self.cause = ""
+        self._activations = 0  # bytes that the graph of a step holds on a GPU
         self._scaler = scaler_copy(problem.precision, problem.device.type)
         self._hooks = [(p, h) for p in problem.model.parameters() for h in (p._backward_hooks or {}).values()]
         modules = list(problem.model.modules())
@@ -118,7 +119,10 @@ class CopyRun:
             with known_indices() if is_checked else contextlib.nullcontext():
                 if self._trainer.member is not None and not self._sparse:
                     return shared_loss(self._trainer.member, self.problem, taken, batch)
-                return self.problem.training_loss(taken, batch)
+                before = self._allocated()
+                loss = self.problem.training_loss(taken, batch)
+                self._activations = max(self._activations, self._allocated() - before)
+                return loss
 
         try:
             loss = take_step(self.optimizer, loss_now, scaler=self._scaler)
@@ -189,9 +193,9 @@ class CopyRun:
     def parked(self) -> Iterator[None]:
         """Inside, a copy on a GPU lies in the memory of the host, with its optimizer's state: another run has the room.
 
-        Gradients are dropped; the next step computes its own. A copy stays where it is if another one like it fits
-        below the peak of what the GPU has held so far, or below twice what a training step holds of weights, gradients
-        and states: moving it takes as long as dozens of steps, and that of a billion weights as long as hundreds.
+        Gradients are dropped; the next step computes its own. A copy stays where it is if another one like it can train
+        within twice what a training step holds: moving it takes as long as dozens of steps, and that of a billion
+        weights as long as hundreds.
         """
         device = self.problem.device
         on_device = [
@@ -212,9 +216,12 @@ class CopyRun:
     def _fits_again(self, states: Iterable[Tensor]) -> bool:
         weights = [*self.model.parameters(), *self.model.buffers()]
         size = sum(t.numel() * t.element_size() for t in (*weights, *self.model.parameters(), *states))  # and gradients
+        step = size + self._activations
+        return self._allocated() + step <= OVER_STEP * step
+
+    def _allocated(self) -> int:
         device = self.problem.device
-        allowed = max(OVER_STEP * size, torch.cuda.max_memory_allocated(device))
-        return torch.cuda.memory_allocated(device) + size <= allowed
+        return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     def _move(self, device: torch.device | str, states: Iterable[tuple[Any, str]]) -> None:
         for p in self.model.parameters():

@@ -22,6 +22,8 @@ from wellcond.problem.batches import share_examples
 
 ENDS = 16
 """Examples that are passed through, and their midpoints."""
+ENDS_OF_BATCH = 4
+"""One example in this number at most on a GPU: what is stored of an example is several times what a step holds."""
 AFFINE = 1e-5
 """Distance of f((x + x')/2) from (f(x) + f(x'))/2, over ‖f(x) − f(x')‖, below which it is rounding. Of inputs of size
 one, ReLU, GELU, tanh, sin, a square or a LayerNorm make 0.15 to 0.6, and float32's rounding 1e-8 to 2e-6."""
@@ -69,6 +71,8 @@ def linearity(subject: Subject) -> Linearity | None:
     if any(t.layout is not torch.strided for t in tensors_in(subject.inputs)):
         return None
     few = min(ENDS, subject.examples)
+    if subject.problem.device.type == "cuda":
+        few = min(few, max(subject.examples // ENDS_OF_BATCH, 2))
     one = subject.last(few)
     watch = _Watch(subject.problem.model, set(subject.problem.norms()[0]))
     if few < 2 or not watch.layers or not share_examples(one):

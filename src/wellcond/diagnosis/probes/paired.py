@@ -112,18 +112,21 @@ def paired(problem: Problem, batch: Batch, draws: int = 1) -> Paired | None:
     calls: list[list[Tensor]] = []
     apart = False
 
+    def noted(_call: int, output: Any) -> None:
+        calls.append([t.detach() for t in _of_examples(output, examples)])  # their graph would be held next to another
+
     def exchanged(call: int, output: Any) -> Any:
         own = _of_examples(output, examples)
         form = [t.shape for t in own]
         following = [*calls[call + 1 :], *calls[: call + 1]]
         other = next((each for each in following if [t.shape for t in each] == form), own)
         which = [_others(examples, call + 1 + apart * k).to(o.device) for k, o in enumerate(other)]
-        return with_tensors(output, {id(t): o[k] for t, o, k in zip(own, other, which, strict=True)})
+        return with_tensors(output, {id(t): _in_graph_of(t, o[k]) for t, o, k in zip(own, other, which, strict=True)})
 
     losses = []
     for draw in range(draws):
         calls.clear()
-        own = _loss(problem, batch, lambda _, output: calls.append(_of_examples(output, examples)), draw)
+        own = _loss(problem, batch, noted, draw)
         of_others = _loss(problem, batch, exchanged, draw)
         if not apart and max(map(len, calls), default=0) > 1 and abs(of_others - own) <= REORDERED * abs(own):
             apart = True
@@ -178,6 +181,11 @@ def _others(examples: int, places: int) -> Tensor:
     others = torch.empty_like(order)
     others[order] = order.roll(1 + (places - 1) % max(examples - 1, 1))
     return others
+
+
+def _in_graph_of(t: Tensor, value: Tensor) -> Tensor:
+    """A value in the place of a tensor, whose loss has to depend on the parameters still."""
+    return torch.where(torch.ones_like(t, dtype=torch.bool), value, t)
 
 
 def _of_examples(output: Any, examples: int) -> list[Tensor]:

@@ -45,7 +45,9 @@ class Preconditioned(TensorOperator):
         self.tensors = {name: p for name, p in curvature.params.items() if name in scale}
         self._block = [i for i, name in enumerate(curvature.names) if name in scale]
         self._root = self._flat({name: part.double().sqrt() for name, part in scale.items()})[:, None]
-        self._shift = self._flat(shift)[:, None]
+        numbers = {float(shift[name]) for name in self.tensors if not shift[name].dim()}
+        are_one = len(numbers) == 1 and not any(shift[name].dim() for name in self.tensors)
+        self._shift = numbers.pop() if are_one else self._flat(shift)[:, None]  # a number needs no vector
 
     def __repr__(self) -> str:
         return f"Preconditioned({self.curvature!r})"

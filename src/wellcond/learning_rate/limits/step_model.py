@@ -165,13 +165,12 @@ def optimizer_step(problem: Problem, optimizer: Optimizer, gradients: Gradients)
     by_group = {index: [m for m in moved if m.group == index] for index in relative_lrs}
     leading = max(relative_lrs, key=lambda index: relative_lrs[index])
     reference = relative_lrs[leading] * by_group[leading][0].response
-    scale = {m.name: relative_lrs[m.group] * m.response / (reference * m.diagonal) for m in moved}
-    shift = {m.name: scale[m.name] * m.decay + relative_lrs[m.group] * m.shrinkage / reference for m in moved}
-    # vectors in the precision of the weights, in which they are multiplied: those of large models take half the memory
-    scale, shift = (
-        {name: each.to(problem.params[name]) if each.dim() else each for name, each in of.items()}
-        for of in (scale, shift)
-    )
+    scale, shift = {}, {}
+    for m in moved:
+        exact = relative_lrs[m.group] * m.response / (reference * m.diagonal)
+        decoupled = torch.tensor(relative_lrs[m.group] * m.shrinkage / reference, dtype=torch.float64)
+        scale[m.name] = _as_multiplied(exact, problem.params[m.name])
+        shift[m.name] = _as_multiplied(exact * m.decay + decoupled, problem.params[m.name]) if m.decay else decoupled
     groups = [
         GroupStep(
             index,
@@ -190,6 +189,11 @@ def optimizer_step(problem: Problem, optimizer: Optimizer, gradients: Gradients)
     if any(m.decay or m.shrinkage for m in moved):
         matrix += " + weight decay"
     return StepModel(matrix, tuple(groups), scale, shift, moved[0].sign, tuple(notes))
+
+
+def _as_multiplied(exact: Tensor, parameter: Tensor) -> Tensor:
+    """A number, or a vector in the precision of the weights: those of large models take half the memory so."""
+    return exact.to(parameter) if exact.dim() else exact
 
 
 @dataclass(frozen=True)
