@@ -34,7 +34,7 @@ LEAST, OF_LEAST = 8, 16
 """Examples to hold out, so that two parts of two are judged, which have a standard error; and of how many at least."""
 LEAST_BATCHES = 4
 """Whole batches to hold out, where batches cannot be cut, for the same reason."""
-PARTS, CHOOSING = 12, 3
+PARTS, CHOOSING = 24, 3
 """Batches that the held-out examples are cut into: their losses show how far another sample would differ. Every third
 is for choosing, the others for judging."""
 OWN_ORDER = "the loader makes its own order, so some of them may be trained on too; pass validation= to be sure"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, variance
 from typing import NamedTuple
@@ -52,12 +52,13 @@ class Change(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, differences: Sequence[Sequence[float]], *, comparisons: int = 1) -> Change:
+    def of(cls, differences: Sequence[Sequence[float]], *, comparisons: float = 1) -> Change:
         """The change by differences, seed by seed and then batch by batch.
 
         Args:
             differences: The same number for each seed.
-            comparisons: The number of intervals, all of which are right with a probability of 95 % (Bonferroni).
+            comparisons: The number of intervals, all of which are right with a probability of 95 % (Bonferroni); more
+                where only a part of the 5 % is theirs.
 
         Example:
             >>> print(Change.of([[1.0], [2.0], [3.0]]))       # 2 ± 4.303 · 1/√3
@@ -89,7 +90,7 @@ class Arm:
         refused: Why the network cannot have this remedy, or None.
         why: What the remedy does, and when it helps.
         code: The lines to write, with `{lr}` in place of the learning rate.
-        longer: A longer run with the first seed, by which a winner is confirmed.
+        longer: Longer runs by seed, which confirm a winner, or tell where the others cannot.
         screened: The held-out loss that its best rate reached in the screening, with one seed; None where it was not
             screened, infinite where every rate diverged.
         found_by: Rules whose findings propose it.
@@ -101,7 +102,7 @@ class Arm:
     refused: str | None = None
     why: str = ""
     code: str = ""
-    longer: JudgedRun | None = None
+    longer: dict[int, JudgedRun] = field(default_factory=dict)
     screened: float | None = None
     found_by: tuple[str, ...] = ()
     is_random: bool = False
@@ -132,6 +133,12 @@ class Arm:
         return None if self.best_lr is None else self.final(self.best_lr)
 
     @property
+    def longer_end(self) -> float | None:
+        """The mean loss that the longer runs are judged by; infinite where one diverged, None if there are none."""
+        ends = [fmean(run.judged) if run.judged else math.inf for run in self.longer.values()]
+        return fmean(ends) if ends else None
+
+    @property
     def training(self) -> Spread | None:
         """The training losses at the end of the best runs."""
         return _spread([run.final for run in self._best_runs.values()])
@@ -144,17 +151,18 @@ class Arm:
     def _is_held_out(self) -> bool:
         return any(run.checks for run in self._best_runs.values())
 
-    def change_from(self, other: Arm, *, comparisons: int = 1) -> Change | None:
+    def change_from(self, other: Arm, *, comparisons: float = 1) -> Change | None:
         """This arm's loss less the other's, seed by seed, each at its best rate; None if either diverged.
 
         Args:
             other: The arm to compare with.
             comparisons: As in `Change.of`.
         """
-        ours, theirs = self._best_runs, other._best_runs
-        pairs = [(ours[seed].judged, theirs[seed].judged) for seed in ours.keys() & theirs.keys()]
-        differences = [[a - b for a, b in zip(*pair, strict=True)] for pair in pairs]
-        return Change.of(differences, comparisons=comparisons) if differences else None
+        return _change(self._best_runs, other._best_runs, comparisons)
+
+    def longer_change_from(self, other: Arm, *, comparisons: float = 1) -> Change | None:
+        """The same of the longer runs; None if there are none, or either diverged."""
+        return _change(self.longer, other.longer, comparisons)
 
     @property
     def outcome(self) -> str:
@@ -211,3 +219,11 @@ def _spread(losses: Sequence[float | None]) -> Spread | None:
     if not finished or len(finished) < len(losses):
         return None
     return Spread(median(finished), min(finished), max(finished))
+
+
+def _change(ours: Mapping[int, JudgedRun], theirs: Mapping[int, JudgedRun], comparisons: float) -> Change | None:
+    """The change between runs of the same seeds; None if there are none, or one of them diverged."""
+    pairs = [(ours[seed].judged, theirs[seed].judged) for seed in sorted(ours.keys() & theirs.keys())]
+    if not pairs or not all(map(all, pairs)):
+        return None
+    return Change.of([[a - b for a, b in zip(*pair, strict=True)] for pair in pairs], comparisons=comparisons)

@@ -187,7 +187,7 @@ class ArmJob(Job[ArmEnded]):
         shared = self.conditions
         what: Progress = lambda _what, share: progress(f"{shared.long_steps} steps at lr {lr:.3g}", share)  # noqa: E731
         run = judged_run(trainer, shared.held, lr=lr, seed=self.seed, steps=shared.long_steps, progress=what)
-        return replace(arm, longer=run)
+        return replace(arm, longer={self.seed: run})
 
     def _trained_safely(self, arm: Arm, trainer: CopyTrainer, lr: float, progress: Progress) -> tuple[Arm, float]:
         """A run at the rate, or at a lower one if it diverges there."""

@@ -31,6 +31,8 @@ from wellcond.treatment.treatment import TOGETHER, UNTREATED, Treatment
 
 CANDIDATES = 2
 """Winners that are trained longer, if the first one does not hold."""
+LONG_SEEDS = 2
+"""Seeds of longer runs that tell whether a gain within noise is real."""
 PARTNERS, ROUNDS = 3, 2
 """Remedies that the best one is combined with, and how often more are added."""
 DATA = ("scale-inputs", "scale-targets")
@@ -107,7 +109,7 @@ class Comparison:
         trained = FINALISTS + 4 if self._named is None else self._named + 1
         tried = 0 if self._named is not None else len(REMEDIES) + 2 + PARTNERS * ROUNDS
         self._planned = trained * (begun + (len(self.seeds) - 1) * repeated) + tried * screened
-        self._planned += (1 + CANDIDATES) * longer if shared.long_steps > shared.steps else 0
+        self._planned += max(1 + CANDIDATES, 2 * LONG_SEEDS) * longer if shared.long_steps > shared.steps else 0
         self.planned = self.cost.u + per_step * self._planned
         return self._planned * seconds
 
@@ -156,17 +158,30 @@ class Comparison:
         self._train_all(names)
 
     def confirm(self) -> None:
-        """Longer runs of the winner and of the untreated network; of the next best one if the winner does not hold."""
+        """Longer runs of the winner and of the untreated network; of the next best one if the winner does not hold.
+
+        If there is no winner, of the lowest arm, whose gain is within noise: it often grows, and noise does not.
+        """
         if self._conditions.long_steps == self._conditions.steps:
             return
         for _ in range(CANDIDATES):
             best = self.treatment().best
-            if best is None or best.name == UNTREATED or best.longer is not None:
+            if best is None or best.name == UNTREATED or best.longer:
                 break
-            arms = [arm for arm in (self.arms[UNTREATED], best) if arm.longer is None and arm.best_lr is not None]
-            jobs = [self._job(arm.name, "confirm", self.seeds[0]) for arm in arms]
-            self._run([replace(job, lr=job.arm.best_lr) for job in jobs])
+            self._train_longer(best, self.seeds[0])
+        promising = self.treatment().promising
         self._long_steps = self._conditions.long_steps
+        if promising is None or self.arms[UNTREATED].longer:
+            return
+        for seed in self.seeds[:LONG_SEEDS]:
+            self._train_longer(promising, seed)
+            if not self.treatment().helps_later(self.arms[promising.name]):
+                return
+
+    def _train_longer(self, arm: Arm, seed: int) -> None:
+        arms = [each for each in (self.arms[UNTREATED], arm) if seed not in each.longer and each.best_lr is not None]
+        jobs = [self._job(each.name, "confirm", seed) for each in arms]
+        self._run([replace(job, lr=job.arm.best_lr) for job in jobs])
 
     def treatment(self, *, is_complete: bool = True) -> Treatment:
         """The result so far: the arms that were trained first, the best of them first."""
@@ -246,5 +261,5 @@ class Comparison:
         runs = {} if arm.refused is not None else dict(known.runs)
         for rate, by_seed in arm.runs.items():
             runs[rate] = runs.get(rate, {}) | by_seed
-        self.arms[arm.name] = replace(arm, runs=runs)
+        self.arms[arm.name] = replace(arm, runs=runs, longer=known.longer | arm.longer)
         self._rates[arm.name] = lr

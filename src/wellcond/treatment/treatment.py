@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 
 from wellcond.results import Cost, Result, Row, number, text_table
 from wellcond.results.quantities import COST, STEPS
 from wellcond.results.text import sentence
 from wellcond.treatment.arm import Arm, Change
-from wellcond.treatment.judged_run import JudgedRun
 from wellcond.treatment.prices import median_of, price_table, unbeaten
 
 UNTREATED = "untreated"
@@ -25,6 +23,9 @@ LITTLE = 0.05
 SLOWER = 1.5
 """A step that takes more than this many times as long is reported; less may be the machine."""
 PRICES = "What a lower loss costs: arms that no other beats in loss, time and memory at once"
+OF_LONGER = 0.2
+"""Share of the 5 % of treatments that may call an arm helpful by chance: that of the longer runs. Where these matter,
+differences have grown."""
 WORTHWHILE = 0.01
 """Smallest improvement that counts as help, as a share of the loss of an uninformed answer, or of the untreated
 network's if that is higher: of a regression, a hundredth of the variance."""
@@ -74,7 +75,7 @@ class Treatment(Result):
         findings propose, and then the simplest: a better rate alone, or the fewest together.
         """
         eligible = [arm for arm in self.arms.values() if not arm.is_random]
-        helping = {arm.name: arm for arm in eligible if self.helps(arm) and self.holds(arm)}
+        helping = {arm.name: arm for arm in eligible if self.helps(arm) and self.holds(arm) or self.helps_later(arm)}
         lowest = _lowest(helping)
         if lowest is None:
             return self.untreated if self.untreated.best_final is not None else None
@@ -102,13 +103,33 @@ class Treatment(Result):
         """The lines to write for the best arm at its learning rate; "" if nothing helps, or no run finished."""
         return "" if self.best is None else self.best.code.replace("{lr}", f"{self.best.best_lr:.3g}")
 
+    @property
+    def promising(self) -> Arm | None:
+        """The lowest arm, if it ends lower than the untreated network by more than a little, and may by chance."""
+        if self.fits or self.best is not self.untreated:
+            return None
+        lowest = _lowest({arm.name: arm for arm in self.arms.values() if not arm.is_random})
+        change = None if lowest is None else self.change(lowest)
+        is_lower = change is not None and change.high >= 0 and change.mean < -WORTHWHILE * self._scale
+        return lowest if is_lower else None
+
     def change(self, arm: Arm) -> Change | None:
         """An arm's loss less that of the untreated network; the intervals of all arms hold together.
 
         None if either diverged.
         """
-        compared = [each for each in self.arms.values() if each.runs and each is not self.untreated]
-        return arm.change_from(self.untreated, comparisons=max(len(compared), 1))
+        return arm.change_from(self.untreated, comparisons=self._compared / (1 - OF_LONGER))
+
+    def longer_change(self, arm: Arm) -> Change | None:
+        """The same after the longer runs; None if there are none.
+
+        Any arm might have had them, because of its loss on the same held-out data, so that all of them are compared.
+        """
+        return arm.longer_change_from(self.untreated, comparisons=self._compared / OF_LONGER)
+
+    @property
+    def _compared(self) -> int:
+        return max(sum(bool(arm.runs) for arm in self.arms.values() if arm is not self.untreated), 1)
 
     def helps(self, arm: Arm) -> bool:
         """Whether an arm ends clearly lower than the untreated network, or finishes where that diverges."""
@@ -121,13 +142,23 @@ class Treatment(Result):
 
     def holds(self, arm: Arm) -> bool:
         """Whether an arm still ends lower in a longer run; True for all where there are none yet."""
-        if arm.longer is None:
+        end, plain = arm.longer_end, self.untreated.longer_end
+        if end is None:
             return not self.long_steps
-        plain = self.untreated.longer
-        if not arm.longer.judged or plain is None or not plain.judged:
-            return bool(arm.longer.judged)
-        gain = fmean(plain.judged) - fmean(arm.longer.judged)
-        return gain > WORTHWHILE * max(abs(fmean(plain.judged)), abs(self.uninformed_loss))
+        return math.isfinite(end) and (plain is None or not math.isfinite(plain) or self._is_gain(plain - end, plain))
+
+    def helps_later(self, arm: Arm) -> bool:
+        """Whether an arm whose gain is within noise ends clearly lower in the longer runs, or alone finishes them."""
+        end, plain = arm.longer_end, self.untreated.longer_end
+        if end is None or plain is None or arm is self.untreated or not math.isfinite(end):
+            return False
+        if not math.isfinite(plain):
+            return True
+        change = self.longer_change(arm)
+        return change is not None and change.high < 0 and self._is_gain(-change.mean, plain)
+
+    def _is_gain(self, gain: float, plain: float) -> bool:
+        return gain > WORTHWHILE * max(abs(plain), abs(self.uninformed_loss))
 
     @property
     def fits(self) -> bool:
@@ -178,9 +209,10 @@ class Treatment(Result):
             verdict = f"{ends}, the untreated network at {plain}."
             if plain.training is not None and (reached := best.steps_to(plain.training.median)) is not None:
                 verdict += f" It reaches the untreated network's training loss after {reached} of {self.steps} steps."
-        if best.longer is not None:
-            plain_end, end = _end(plain.longer), _end(best.longer)
-            verdict += f" After {self.long_steps} steps it is at {end}, the untreated network at {plain_end}."
+        if best.longer:
+            verdict += f" After {self.long_steps} steps it is at {_end(best)}, the untreated network at {_end(plain)}."
+        if not self.helps(best):
+            verdict += f" Only these longer runs tell it from noise: {self.longer_change(best)}."
         return verdict + self._controls(best)
 
     def _nothing_helps(self, lowest: Arm | None) -> str:
@@ -188,18 +220,18 @@ class Treatment(Result):
         if self.fits:
             share = 100 * median_of(self.untreated) / abs(self.uninformed_loss)
             return f"Nothing helps, and nothing has to: {ends}, {share:.2g} % of what an uninformed answer has."
-        faster = next((arm for arm in self.arms.values() if arm.longer is not None and arm is not self.untreated), None)
-        if faster is not None and faster.longer is not None:
-            plain, treated = (_end(arm.longer) for arm in (self.untreated, faster))
-            return (
-                f"None of these helps for long: {ends}, with {faster.name} at {faster}, but after {self.long_steps} "
-                f"steps at {plain}, with {faster.name} at {treated}."
-            )
+        longer = next((arm for arm in self.arms.values() if arm.longer and arm is not self.untreated), None)
+        later = ""
+        if longer is not None:
+            later = f"after {self.long_steps} steps at {_end(self.untreated)}, with {longer.name} at {_end(longer)}"
+        if longer is not None and self.helps(longer):
+            return f"None of these helps for long: {ends}, with {longer.name} at {longer}, but {later}."
         if lowest is None and not self.is_complete:
             return f"{ends}, and no remedy has been trained in full.{self._screened()}"
         if lowest is None:
             return f"None of these helps: {ends}, and no remedy finished."
-        return f"None of these helps: {ends}, with {lowest.name} at {lowest}{self._why_no_help(lowest)}."
+        why = self._why_no_help(lowest)
+        return f"None of these helps: {ends}, with {lowest.name} at {lowest}{why}{later and f'; {later}'}."
 
     def _screened(self) -> str:
         """Which arm did best in the screening; "" if none went through it."""
@@ -280,9 +312,9 @@ class Treatment(Result):
         return f"cost: {self.cost.u:,.0f} u (training steps){planned}"
 
 
-def _end(run: JudgedRun | None) -> str:
-    """The loss of a run, as a sentence has it."""
-    return number(fmean(run.judged)) if run is not None and run.judged else "no finite loss"
+def _end(arm: Arm) -> str:
+    """The loss of the longer runs, as a sentence has it."""
+    return number(arm.longer_end) if arm.longer_end is not None and math.isfinite(arm.longer_end) else "no finite loss"
 
 
 def _lowest(arms: Mapping[str, Arm]) -> Arm | None:
