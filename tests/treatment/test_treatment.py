@@ -179,7 +179,8 @@ def test_of_arms_that_do_nothing_at_most_one_treatment_in_twenty_has_one_that_he
         ]
         result = treatment(*arms)
         if result.promising is not None:  # whose loss on these batches is low by chance, and stays as low
-            longer = {name: next(iter(result.arms[name].runs.values())) for name in ("untreated", result.promising.name)}
+            both = result.untreated, result.promising
+            longer = {each.name: next(iter(each.runs.values())) for each in both}
             arms = [replace(each, longer=longer.get(each.name, {})) for each in arms]
             result = replace(treatment(*arms), long_steps=200)
         false += result.best is not result.untreated

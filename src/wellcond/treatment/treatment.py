@@ -75,12 +75,15 @@ class Treatment(Result):
         findings propose, and then the simplest: a better rate alone, or the fewest together.
         """
         eligible = [arm for arm in self.arms.values() if not arm.is_random]
-        helping = {arm.name: arm for arm in eligible if self.helps(arm) and self.holds(arm) or self.helps_later(arm)}
+        helping = {arm.name: arm for arm in eligible if self._is_lower(arm)}
         lowest = _lowest(helping)
         if lowest is None:
             return self.untreated if self.untreated.best_final is not None else None
         as_good = [arm for arm in helping.values() if self._is_as_good(arm, lowest)]
         return min(as_good, key=lambda a: (-len(a.found_by), a.name != RATE, a.name.count("+"), a is not lowest))
+
+    def _is_lower(self, arm: Arm) -> bool:
+        return (self.helps(arm) and self.holds(arm)) or self.helps_later(arm)
 
     @property
     def random(self) -> Arm | None:
