@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_up_runs import STEPS, by, evidence, learning, sampled
 
+from wellcond.diagnosis.finding import Finding
 from wellcond.recording.judging.course import Course
 from wellcond.recording.judging.run_rule import RunEvidence
 
@@ -827,3 +828,33 @@ def test_uncleared_gradients_are_dated_by_how_large_their_sum_is() -> None:
     old = {("uncleared_gradient", ""): {10: 0.0, 20: 0.0, 700: 1.5, 720: 12.0, 740: 20.0}}
     (finding,) = by("gradients-not-cleared", evidence(learning(), old))
     assert 697 <= finding.step <= 700
+
+
+def test_inputs_that_are_next_to_nothing_shrink_all_gradients() -> None:
+    """All that was learned is lost from one step to the next, to below what the first losses were."""
+    shrunk = layers("gradient_norm", fc1=since(1000, 1.0, 0.3), fc2=since(1000, 1.0, 0.3))
+    same = layers("gradient_norm", fc1=since(1000, 1.0, 1.0), fc2=since(1000, 1.0, 1.0))
+    losses = learning() + since(1000, 0, 1.9)
+    (finding,) = by("data-changed", evidence(losses, shrunk))
+    assert (finding.step, finding.severity) == (1000, "severe")
+    assert "gradients of 2 of 2 layers are smaller" in finding.summary
+    assert by("data-changed", evidence(losses, same)) == []
+
+
+def test_steps_that_are_clipped_to_nothing_have_ended() -> None:
+    """The loss comes down until a step and then stays; what steps change is sampled at every 200th."""
+    at = 600
+    losses = np.where(at > T, 2.0 - T / at, 1.0) + 0.02 * np.random.default_rng(0).standard_normal(STEPS)
+
+    def by_ratio(after: float, losses: np.ndarray = losses) -> list[Finding]:
+        ratios = since(at, 1e-2, after)
+        samples = {step: float(ratios[step - 1]) for step in range(1, STEPS + 1, 200)}
+        both = {("update_ratio", layer): samples for layer in ("fc1", "fc2")}
+        return by("learning-rate-too-low", evidence(losses, both | network("lr", 0.1 * ONES)))
+
+    (finding,) = by_ratio(1e-8)
+    assert finding.severity == "warning"
+    assert finding.step == pytest.approx(at, abs=0.1 * STEPS)
+    assert by_ratio(1e-4) == []
+    (solved,) = by_ratio(1e-8, np.where(at > T, 2.0 - 2 * T / at, 0.0) + 1e-4)
+    assert solved.severity == "note"

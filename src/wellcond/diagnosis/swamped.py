@@ -116,7 +116,7 @@ def _is_penalty(trainer: CopyTrainer, run: CopyRun, which: int) -> bool:
         values = _values(trainer, run.problem)
         sums.append(sum(values) - values[which])
     halved, whole = sums
-    return any(math.isclose(halved, share * whole, rel_tol=SAME_SHARE) for share in (0.25, 0.5))
+    return whole > 0 and any(math.isclose(halved, share * whole, rel_tol=SAME_SHARE) for share in (0.25, 0.5))
 
 
 def _values(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]:

@@ -35,6 +35,9 @@ POOR_START = 2.0
 more than that the network unlearns them."""
 AROUND_MINIMUM = 0.1
 """Fraction of the loss by which mini-batch steps may raise the loss of a network that has learned."""
+FAR_START, UP_TO_ONE_ANSWER = 100.0, 1.05
+"""A loss from which on outputs are far away, as the squared error of targets of RMS 10; and the loss of one answer for
+all over that after the run, up to which the run has come no further."""
 HALF = 0.5
 """Fraction of the initial loss, and of the constant's, below which a run leaves no doubt that the network learns."""
 BEYOND_CHANCE = 8.0
@@ -221,7 +224,16 @@ class Trial:
     @property
     def halves(self) -> bool:
         """Whether the run at its own rate ends below half of the initial loss, and of a constant's."""
-        return self.own is not None and self.own.loss < HALF * min(self.loss, self.constant or self.loss)
+        if self.own is None or self.only_comes_down:
+            return False
+        return self.own.loss < HALF * min(self.loss, self.constant or self.loss)
+
+    @property
+    def only_comes_down(self) -> bool:
+        """Whether the loss falls from far away to that of one answer for all: outputs were too large, and still are."""
+        if self.own is None or self.one_answer is None or self.loss < FAR_START:
+            return False
+        return 1 < self.one_answer.loss < UP_TO_ONE_ANSWER * self.own.loss
 
     @property
     def fails(self) -> bool:

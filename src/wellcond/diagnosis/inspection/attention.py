@@ -94,6 +94,8 @@ class SeenAttention:
         torch.einsum: "einsum",
         torch.exp: "exp", Tensor.exp: "exp",
         torch.div: "div", Tensor.div: "div", Tensor.__truediv__: "div",
+        torch.mul: "mul", Tensor.mul: "mul", Tensor.__mul__: "mul", Tensor.__rmul__: "mul",
+        torch.sum: "sum", Tensor.sum: "sum",
     }  # fmt: skip
 
     def __init__(self) -> None:
@@ -136,6 +138,10 @@ class SeenAttention:
         elif kind == "einsum":
             for sums in (self._sums, self._sums_of_one):
                 sums.contracted(args)
+        elif kind == "mul":
+            self._sums.weighed(args, output)
+        elif kind == "sum":
+            self._sums.summed(args[0], args[1] if len(args) > 1 else kwargs.get("dim"))
         elif kind == "exp":
             self._exponentials[output.data_ptr()] = args[0]
         elif kind == "div":

@@ -14,7 +14,9 @@ ONE_VALUE = 1e-6
 
 
 def shows_only_constants(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether all values that a call attends to are one vector, while those that its mask hides differ.
+    """Whether what a call attends to is the same for all examples, while what its mask hides differs.
+
+    At each place all examples that show it have one value there, as padding has with a place's embedding added.
 
     Args:
         kind: "mha" for the arguments of `multi_head_attention_forward`, "sdpa" for those of the kernel.
@@ -22,7 +24,7 @@ def shows_only_constants(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any
         kwargs: Its arguments by name.
 
     Returns:
-        False, too, without a mask, and if fewer than two places of an example are shown.
+        False, too, without a mask, and if fewer than two examples show a place.
     """
     both = _of_module(args, kwargs) if kind == "mha" else _of_kernel(args, kwargs)
     if both is None:
@@ -30,12 +32,17 @@ def shows_only_constants(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any
     values, is_open = both
     if values.shape[:2] != is_open.shape or int(is_open.sum()) < 2 or bool(is_open.all()):
         return False
-    shown, hidden = values[is_open], values[~is_open]
-    if not bool(values.isfinite().all()):
+    if not bool(values.isfinite().all()) or not bool((is_open.sum(0) > 1).any()):
         return False
     limit = ONE_VALUE * float(values.abs().max())
-    spread = (float((t - t[:1]).abs().max()) for t in (shown, hidden))
-    return next(spread) <= limit < next(spread)
+    return _spread(values, is_open) <= limit < _spread(values, ~is_open)
+
+
+def _spread(values: Tensor, places: Tensor) -> float:
+    """Largest distance of some values (N, S, E) from the mean of those at the same place."""
+    chosen = places[..., None].to(values)
+    means = (values * chosen).sum(0) / chosen.sum(0).clamp_min(1)
+    return float(((values - means) * chosen).abs().max())
 
 
 def _of_module(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:

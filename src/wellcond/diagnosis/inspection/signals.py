@@ -204,10 +204,11 @@ class Signals:
         return seen, nth
 
     def _on_function(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if kind == _UNNAMED:
+        if kind in (_UNNAMED, "mul"):  # a product may be a ReLU, x · (x > 0), or weigh coordinates
             with self._failures.recording("functions that are a ReLU"), torch._C.DisableTorchFunction():
                 if self._inside and is_rectified((args, kwargs), output):  # in a loss it is no unit
                     self._on_nonlinearity("relu", output)
+        if kind == _UNNAMED:
             return
         if kind == "cast":
             if (

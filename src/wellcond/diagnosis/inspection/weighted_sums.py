@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.utils.weak import WeakIdKeyDictionary
 
 from wellcond.network.graph import MOVES, inputs_of, of_data, plain
 
@@ -55,11 +56,13 @@ class WeightedSums(Generic[Key]):
         self.of_places: set[Key] = set()
         self._weights: dict[int, tuple[Key, Axis]] = {}
         self._mean_places: dict[int, Key] = {}
+        self._weighed: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def clear(self) -> None:
         """Forget all tensors: their memory may hold something else later."""
         self._weights.clear()
         self._mean_places.clear()
+        self._weighed.clear()
 
     def add(self, key: Key, weights: Tensor, dim: int) -> None:
         """Follow a tensor that is normalized over a dimension."""
@@ -75,6 +78,25 @@ class WeightedSums(Generic[Key]):
                     if place == 0 and _are_coordinates(args[1]):
                         self.of_places.add(key)
                         self._mean_places[product.data_ptr()] = key
+
+    def weighed(self, args: tuple[Any, ...], product: Tensor) -> None:
+        """A product a * b of each number with another: of weights with coordinates that are the same for all."""
+        for tensor, other in (args[:2], args[1::-1]):
+            if (known := self._known(tensor)) is not None and known[1] is not None and tensor.dim() > 2:
+                is_constant = isinstance(other, Tensor) and not other.requires_grad
+                if is_constant and 0 < other.dim() < tensor.dim() and product.shape == tensor.shape:
+                    self._weighed[product] = known[0], Axis.of(product, known[1])
+
+    def summed(self, tensor: Any, dims: Any) -> None:
+        """A sum of such a product over some dimensions; over all of them if none is named."""
+        known = self._weighed.get(tensor) if isinstance(tensor, Tensor) else None
+        if known is None or dims is None:
+            return
+        place = known[1].place_in(tensor)
+        over = {dim % tensor.dim() for dim in (dims if isinstance(dims, (tuple, list)) else [dims])}
+        if place is not None and place not in over:
+            self.elsewhere.add(known[0])
+            self.of_places.add(known[0])
 
     def divided(self, numerator: Any) -> None:
         """A quotient: weights that do not sum to one may be divided by their sum after the product."""

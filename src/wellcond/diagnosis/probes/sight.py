@@ -47,7 +47,8 @@ class Sight:
         ignores_targets: Whether it stays the same whatever the targets are.
         is_crossed: Whether the outputs of the first example are compared with another one's target, not with its own.
         is_scattered: Whether the class of one place is compared with outputs of several places.
-        rewards_wrong: Whether it is bounded, and lower for outputs on the wrong side of binary targets.
+        rewards_wrong: Whether it is bounded, and lower for outputs on the wrong side of binary targets; or for maps of
+            probabilities that are the opposite of theirs.
         is_even: Whether it stays the same if all outputs change their sign.
         ignores_scale: Whether it stays the same if all outputs are multiplied by one number.
         ignores_negative: Whether it depends on no output below zero, but on others.
@@ -116,7 +117,7 @@ def sight(subject: Subject) -> Sight | None:
         ignores_targets=are_same(moved) and are_same(same) and not _sees_targets(exchanged),
         is_crossed=is_by_example and not is_unpaired and _is_crossed(exchanged, outputs),
         is_scattered=_is_scattered(exchanged, outputs),
-        rewards_wrong=is_bounded and _rewards_wrong(exchanged),
+        rewards_wrong=_rewards_wrong(exchanged, is_bounded),
         is_even=are_same([exchanged.loss(-outputs)]) and _stays(exchanged, -1),
         ignores_scale=are_same([exchanged.loss(FAR * outputs)]) and _stays(exchanged, FAR),
         ignores_negative=slopes is not None and _is_zero_below(around_zero, slopes),
@@ -253,16 +254,27 @@ def _is_scattered(exchanged: ExchangedOutputs, outputs: Tensor) -> bool:
     return not any(bool((row[here, now] < 0).all() and (row[here, was] > 0).all()) for row in rows)
 
 
-def _rewards_wrong(exchanged: ExchangedOutputs) -> bool:
-    """Whether logits that are sure of the opposite of binary targets have a clearly lower loss than right ones."""
+def _rewards_wrong(exchanged: ExchangedOutputs, is_bounded: bool) -> bool:
+    """Whether logits that are sure of the opposite of binary targets have a clearly lower loss than right ones.
+
+    Of maps between 0 and 1 the targets themselves are compared with their opposite. A single number in that range may
+    be a distance, which is small where the target is 1.
+    """
     outputs, targets = exchanged.outputs, exchanged.targets
     if not isinstance(targets, Tensor) or targets.shape != outputs.shape:
         return False
     if not bool(((targets == 0) | (targets == 1)).all()) or bool((targets == targets.reshape(-1)[0]).all()):
         return False
-    sure = SURE * (2 * targets.to(outputs) - 1)
-    right, wrong = exchanged.loss(sure), exchanged.loss(-sure)
-    return right > wrong + 0.5 * max(abs(right), abs(wrong))
+    right = targets.to(outputs)
+    if outputs[0].numel() > 1 and bool(((outputs >= 0) & (outputs <= 1)).all()):
+        opposite = 1 - right
+    elif is_bounded:
+        right = SURE * (2 * right - 1)
+        opposite = -right
+    else:
+        return False
+    best, worst = exchanged.loss(right), exchanged.loss(opposite)
+    return best > worst + 0.5 * max(abs(best), abs(worst))
 
 
 def _is_zero_below(outputs: Tensor, slopes: Tensor) -> bool:

@@ -161,7 +161,7 @@ def is_right_for_all(evidence: Evidence) -> bool:
         return False
     own, answer = trial.own, trial.one_answer
     is_step = isinstance(evidence.problem.loss, TrainingStep)
-    is_solved = 0 <= own.loss < FALLEN.at * trial.loss
+    is_solved = 0 <= own.loss < FALLEN.at * trial.loss and not trial.only_comes_down
     return (
         is_step
         and _is_whole(inspection)

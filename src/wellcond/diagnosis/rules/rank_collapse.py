@@ -128,8 +128,33 @@ def blank(evidence: Evidence) -> Iterator[Finding]:
                 remedy="# normalize over more than one value: fewer groups, all channels, or before the pooling"
                 if is_of_norm
                 else f"# print what {signal.name or 'the model'} gets and returns for two examples",
+                begins_here=True,
             )
             return
+
+
+@rule("rank-collapse", quantity=VARIATION)
+def empty_table(evidence: Evidence) -> Iterator[Finding]:
+    """An embedding of zeros that is not trained: pretrained vectors that were looked up under names that do not match.
+
+    Zeros that are trained get a gradient, and differ after a step.
+    """
+    inspection = evidence.inspection
+    for w in () if inspection is None else inspection.weights:
+        if w.role == "embedding" and w.rms == 0 and w.order is not None and not (w.is_trainable and w.is_held):
+            yield Finding(
+                rule="rank-collapse",
+                layer=w.layer,
+                severity=of_symptom(evidence, is_far=True),
+                basis="measured",
+                summary=f"the table of {w.layer}, of shape {list(w.shape)}, is all zeros and is not trained: every index "
+                "gets the same.",
+                evidence={"variation": 0.0, "RMS": 0.0},
+                reason="No later layer can distinguish examples that one table maps to one point.",
+                remedy=f"# print how many rows of {w.layer} were found: words of the vocabulary and keys of the vectors "
+                "may be spelled differently",
+                begins_here=True,
+            )
 
 
 @rule("rank-collapse", quantity=VARIATION)

@@ -14,7 +14,7 @@ Right:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torch import nn
 
@@ -42,7 +42,8 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
     An embedding and a decoder may share theirs, and one module may be called again and again; two layers of one type
     that hold the same tensor are one layer that was assigned or listed twice. A warning for an embedding that is listed
     several times: fields may have one vocabulary, but then they need no list. Likewise for an embedding with several
-    names in one module, if each is called once, with one index of every example, as those of users and items are.
+    names in one module, if each is called once, with one index of every example, as those of users and items are. A
+    block that is fed its own outputs, in a network that trains, may be meant to share, as in ALBERT: a warning.
     """
     inspection = evidence.inspection
     if inspection is None:
@@ -66,10 +67,11 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
             others = aliases[w.layer]
         elif not others or any(issubclass(kind, (nn.Embedding, nn.EmbeddingBag)) for kind in kinds):
             continue
+        is_meant = is_table or (_feeds_itself(w.layer, again) and evidence.trial is not None and evidence.trial.trains)
         yield Finding(
             rule="shared-weight",
             layer=w.layer,
-            severity="warning" if is_table else "severe",
+            severity="warning" if is_meant else "severe",
             basis="proven",
             summary=f"{layer_named(w.layer)} and {listed(others)} hold the same weight, of shape {list(w.shape)}, and "
             "cannot learn different things.",
@@ -78,6 +80,16 @@ def shared_weight(evidence: Evidence) -> Iterator[Finding]:
             treatment="own-layers",
             remedy="# make a layer for each place: [make() for _ in range(n)], not [layer] * n",
         )
+
+
+def _feeds_itself(layer: str, again: Mapping[str, Signal]) -> bool:
+    """Whether a layer that is called again gets what other such layers have made of its own outputs."""
+    before, new = set[str](), {layer}
+    while new:
+        feeding = {name for one in new if one in again for name in again[one].after}
+        new = feeding - before
+        before |= new
+    return layer in before
 
 
 def _is_another(modules: dict[str, nn.Module], table: Signal | None, examples: int, others: list[str]) -> bool:

@@ -56,9 +56,11 @@ RAISED = Condition("learning rate / lowest before", 1.2, origin="a rate that is 
 def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
     """The loss jumps within eight steps by a tenth of what was learned or more, and keeps some of it for 100 steps.
 
-    The gradients of most layers grow at the same step, or losses are above all before; neither the rate nor the
-    weights grow, no layer begins to learn, none dies and clipping goes on: what the loss is computed of has changed. A
-    warning, since the data may be harder on purpose; severe if all that was learned is lost.
+    The gradients of most layers grow at the same step, or losses are above all before; or gradients shrink as much in
+    most layers, 200 steps were taken before, and nearly all that was learned is lost, as of inputs that are next to
+    nothing. Neither the rate nor the weights grow, no layer begins to learn, none dies and clipping goes on: what the
+    loss is computed of has changed. A warning, since the data may be harder on purpose; severe if all that was learned
+    is lost.
     """
     rise = evidence.loss.rise
     if rise is None or not rise.is_abrupt or not rise.is_lasting or not rise.had_learned:
@@ -79,14 +81,18 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
         return  # steps are longer
     gradients = growths(evidence, GRADIENT_NORM, rise.step, within=NEAR.at)
     grown = [layer for layer, growth in gradients.items() if growth > GROWTH.at]
-    have_grown = bool(grown) and len(grown) >= MOST.at * len(gradients)
-    if not have_grown and not _is_unseen(evidence, rise):
+    shrunk = [layer for layer, growth in gradients.items() if growth < 1 / GROWTH.at]
+    is_lost = LOST.is_severe(rise.lost)
+    is_late = int((evidence.loss.series.steps < rise.step).sum()) >= ENOUGH.at
+    changed, how = (shrunk, "smaller") if is_lost and is_late and len(shrunk) > len(grown) else (grown, "larger")
+    have_changed = bool(changed) and len(changed) >= MOST.at * len(gradients)
+    if not have_changed and not _is_unseen(evidence, rise):
         return
-    count = f"gradients of {len(grown)} of {len(gradients)} layers are larger after it" if gradients else ""
+    count = f"gradients of {len(changed)} of {len(gradients)} layers are {how} after it" if gradients else ""
     same = "the rate is not larger" if math.isnan(weights) else "neither rate nor weights are larger"
     yield Finding(
         rule="data-changed",
-        severity="severe" if LOST.is_severe(rise.lost) else "warning",
+        severity="severe" if is_lost else "warning",
         basis="measured",
         summary=f"at step {rise.step} the loss jumps from {number(rise.lowest)} to {number(rise.first)}, and is "
         f"{number(rise.level)} now; {', and '.join(filter(None, (count, same)))}.",
@@ -94,7 +100,7 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
             "level before": rise.lowest,
             "level at first": rise.first,
             "level now": rise.level,
-            **({"layers whose gradient grows": float(len(grown))} if gradients else {}),
+            **({"layers whose gradient changes": float(len(changed))} if gradients else {}),
         },
         limits={"level before": rise.lowest},
         reason="Steps change a loss little by little. A jump from one batch to the next is in the batches: inputs, "

@@ -20,7 +20,7 @@ import numpy as np
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
-from wellcond.recording.judging.levels import finite, last_before, median
+from wellcond.recording.judging.levels import finite, last_before, median, smooth
 from wellcond.recording.judging.rates import at
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
@@ -45,6 +45,9 @@ MOST = Condition(
     origin="no schedule is made to change nothing in most of the steps of its run",
 )  # fmt: skip
 DROP = Condition("learning rate / before", 0.7, origin="decay by a half or a tenth; smooth schedules take 0.9 of it")
+WINDOW = 25
+"""Losses whose median is their level, where samples of steps are far apart."""
+SOLVED = Condition("loss / first loss", 1e-3, origin="of a task that is fitted exactly gradients vanish by themselves")
 UNFINISHED = Condition(
     "fall of the loss in the last quarter before it, in standard errors", 3.0, origin="the loss was still falling"
 )
@@ -124,6 +127,55 @@ def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
         "every batch",
         step=begin,
     )
+
+
+@run_rule("learning-rate-too-low", quantity=UPDATE_RATIO)
+def steps_have_ended(evidence: RunEvidence) -> Iterator[Finding]:
+    """Every layer's steps have shrunk to a thousandth of what they were, at a rate that has not, for a fifth of the run.
+
+    Gradients that are clipped to next to nothing, or multiplied by a small number. A warning; a note if the loss is
+    next to zero, where gradients vanish by themselves.
+    """
+    ratios = [finite(evidence.history.series(UPDATE_RATIO, layer)) for layer in evidence.history.layers(UPDATE_RATIO)]
+    ended = [_end_of_steps(series) for series in ratios]
+    curve, rates = evidence.loss, finite(evidence.history.series(LR))
+    if evidence.step < ENOUGH.at or not ended or None in ended or not len(rates):
+        return
+    between = [each for each in ended if each is not None]
+    step = _reached(evidence, max(first for first, _ in between), max(last for _, last in between))
+    lowest = float(rates.values[rates.steps >= step].min(initial=at(rates, step)))
+    if evidence.step - step < LONG.at * evidence.step or lowest < DROP.at * at(rates, max(step // 2, 1)):
+        return
+    is_solved = abs(curve.level()) < SOLVED.at * abs(curve.start)
+    last = max(float(series.values[-1]) for series in ratios)
+    yield Finding(
+        rule="learning-rate-too-low",
+        severity="note" if is_solved else "warning",
+        basis="measured",
+        summary=f"since step {step} a step changes no layer's weights by more than {number(last)} of their size, less "
+        f"than a thousandth of what it did before; the rate is still {number(lowest)}, and the loss is "
+        f"{number(curve.level())}.",
+        evidence={"‖Δθ‖/‖θ‖ of a step": last, "lr": lowest},
+        reason="Gradients that are clipped to next to nothing, scaled down or lost before step() leave the weights as "
+        "they are.",
+        remedy="# look at what happens between backward() and step(): max_norm of the clipping, a factor, an unscale_",
+        step=step,
+    )
+
+
+def _end_of_steps(ratios: Series) -> tuple[int, int] | None:
+    """The last sample before all are below a thousandth of the median of the first ones, and the next; None if not."""
+    start = last_before(ratios.values < ENDED.warn * median(ratios.values[: max(len(ratios) // 4, 1)]))
+    return None if start >= len(ratios) or start == 0 else (int(ratios.steps[start - 1]), int(ratios.steps[start]))
+
+
+def _reached(evidence: RunEvidence, first: int, last: int) -> int:
+    """The step between two others at which the loss comes down to the level that it then keeps; the first if it rose."""
+    series = evidence.loss.series
+    level = median(series.values[series.steps >= last])
+    is_between = (series.steps > first) & (series.steps <= last)
+    reached = series.steps[is_between & (smooth(series.values, WINDOW) <= level)]
+    return int(reached[0]) if len(reached) else last
 
 
 def _early_drop(evidence: RunEvidence, rates: Series, start: int) -> int | None:

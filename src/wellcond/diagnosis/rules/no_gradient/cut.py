@@ -76,16 +76,17 @@ def _unused(inspection: Inspection, called: list[Weight], weights: list[Weight])
     share, layers = share_of(called, weights), layers_of(called)
     # a second output, which the loss does not read, may be meant for something else
     is_all_read = inspection.returned < 2 and (share >= UNUSED.severe or len(layers) > 1)
+    last = layers[-1]  # what it returns is not used, or cut off; those before it only feed it
     return Finding(
         rule="no-gradient",
-        layer=layers[0],
+        layer=last,
         severity="severe" if share >= NEVER_CALLED.severe or is_all_read else "warning",
         basis="proven",
         summary=f"no gradient reaches {listed(layers)}, {share:.0%} of all weights, although a pass calls "
         f"{'them' if len(layers) > 1 else 'it'}: the result is not used, or cut off.",
         evidence={"share of weights": share, "layers without a gradient": float(len(layers))},
         reason="A weight without a gradient stays as it was initialized: its output is never added, or detached.",
-        remedy=f"# use what {layers[0].rpartition('.')[0] or layers[0]} returns in forward, without a detach()",
+        remedy=f"# use what {last.rpartition('.')[0] or last} returns in forward, without a detach()",
     )
 
 

@@ -114,12 +114,13 @@ def rewards_errors(evidence: Evidence) -> Iterator[Finding]:
 def minimized_score(evidence: Evidence) -> Iterator[Finding]:
     """A bounded loss that is lower for outputs on the wrong side of binary targets: a score such as a dice or an IoU.
 
-    Outputs that are never below zero may be distances, which are small for what belongs together, and are not judged.
+    Outputs that are never below zero, and have no bound above as probabilities do, may be distances, which are small
+    for what belongs together: they are not judged.
     """
     if (known := seen_by_loss(evidence)) is None or not known[2].rewards_wrong:
         return
     reach = None if evidence.behavior is None else evidence.behavior.reach
-    if reach is not None and reach.low >= 0:
+    if reach is not None and reach.low >= 0 and not reach.high <= 1:
         return
     inspection, output, _ = known
     yield mismatch(
