@@ -858,3 +858,17 @@ def test_steps_that_are_clipped_to_nothing_have_ended() -> None:
     assert by_ratio(1e-4) == []
     (solved,) = by_ratio(1e-8, np.where(at > T, 2.0 - 2 * T / at, 0.0) + 1e-4)
     assert solved.severity == "note"
+
+
+def test_inputs_of_another_size_from_a_step_on() -> None:
+    """The loss jumps at that step, between two of the batches whose size is known."""
+    noise = 1 + 0.1 * np.random.default_rng(0).standard_normal(STEPS)
+    raw = network("input_size", since(1010, 1.0, 7.0) * noise)
+    (finding,) = by("data-changed", evidence(learning() + since(1005, 0, 0.3), raw))
+    assert (finding.step, finding.severity) == (pytest.approx(1005, abs=2), "warning")
+    assert "7" in finding.summary
+    little = network("input_size", since(1010, 1.0, 1.5) * noise)
+    once = network("input_size", np.where(T == 1020, 50.0, 1.0) * noise)
+    growing = network("input_size", np.exp(T / 500) * noise)
+    for sizes in (little, once, growing):
+        assert by("data-changed", evidence(learning(), sizes)) == []

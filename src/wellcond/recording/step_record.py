@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any
 
 from torch import Tensor
@@ -125,7 +126,9 @@ class StepRecord:
             self._repeats.count(values)
             count = self._repeats.in_a_row
             is_new = not count or not before or step % (2 * EVERY) == 0
-            return [Row(step, "", q.REPEATED_BATCHES, float(count), "batches")] if is_new else []
+            repeats = [Row(step, "", q.REPEATED_BATCHES, float(count), "batches")] if is_new else []
+            size = math.sqrt(fmean(value * value for value in values))
+            return [*repeats, Row(step, "", q.INPUT_SIZE, size, "")] if sample.is_floating_point() else repeats
 
         self._add(sample, rows)
         if step % (2 * EVERY) == 0 and (labels := labels_of(batch)) is not None:

@@ -36,8 +36,8 @@ SECONDS_BETWEEN_FILES = 10.0
 """Rows are written so often: what a run that is killed has lost at most."""
 LOOKS, LONGEST_LOOK = 25, 25
 """What is due is looked for at every step, then 25 times while steps grow e-fold, then every 25 steps."""
-AFTERWARDS = 20
-"""Steps after an alarming loss everything is read once more: what a jump has done to the network shows then."""
+AFTERWARDS = 20, 60
+"""Steps after an alarming loss at which everything is read again: what a jump has done to the network shows then."""
 FEWEST_EXCESSES, MOST_EXCESSES = 5, 25
 """Steps of which everything was read whose median excess over usual steps is charged too."""
 JUDGING = "judging"
@@ -101,7 +101,7 @@ class Turns:
         self._looked_step = 0
         self._written = clock()
         self._expects_gradients = False
-        self._afterwards: int | None = None
+        self._afterwards: list[int] = []
         self._is_to_rehearse = sampling.device.type == "cuda"
         if sampling.device.type == "cuda":
             allowance.handed_out = HANDED_OUT_ON_GPU
@@ -269,9 +269,9 @@ class Turns:
         """Decide what is read of the coming step."""
         expects_gradients, self._expects_gradients = self._expects_gradients, False
         depth: Depth = NOTHING
-        is_afterwards = self._afterwards is not None and step >= self._afterwards
+        is_afterwards = bool(self._afterwards) and step >= self._afterwards[0]
         if is_alarming or is_afterwards:
-            self._afterwards = step + AFTERWARDS if is_alarming else None
+            self._afterwards = [step + later for later in AFTERWARDS] if is_alarming else self._afterwards[1:]
         is_wanted = is_alarming or is_afterwards or self._probing.wants_copy
         if is_wanted or self._allowance.is_turn(EVERYTHING, step):
             depth = EVERYTHING

@@ -225,6 +225,8 @@ STATISTICS_GAP: Final = quantity("statistics_gap", "distance of running from bat
 and of the logarithm of the ratio of the variances."""
 REPEATED_BATCHES: Final = quantity("repeated_batches", unit="batches")
 """Recent steps in a row whose batch was one that had just been seen."""
+INPUT_SIZE: Final = quantity("input_size", "size of the inputs")
+"""RMS of a few entries of a batch's inputs, if they are numbers."""
 OUTPUT_SPREAD: Final = quantity("output_spread", "spread of outputs over examples")
 """RMS over entries of the last layer's output of their standard deviation over examples."""
 COMMONEST_LABEL: Final = quantity("commonest_label", "commonest label of a batch")

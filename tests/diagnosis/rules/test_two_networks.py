@@ -103,4 +103,4 @@ def test_what_the_code_cuts_off_is_not_explained_by_a_loss_that_rises() -> None:
     diagnosis = wc.diagnose(
         wc.Problem.from_step(model, cut, BATCHES), torch.optim.Adam(model.parameters(), lr=4e-3, betas=(0.5, 0.99))
     )
-    assert (diagnosis.findings[0].rule, diagnosis.findings[0].layer) == ("no-gradient", "generator.0")
+    assert (diagnosis.findings[0].rule, diagnosis.findings[0].layer) == ("no-gradient", "generator.2")

@@ -89,7 +89,7 @@ class WeightedSums(Generic[Key]):
 
     def summed(self, tensor: Any, dims: Any) -> None:
         """A sum of such a product over some dimensions; over all of them if none is named."""
-        known = self._weighed.get(tensor) if isinstance(tensor, Tensor) else None
+        known = self._weighed[tensor] if isinstance(tensor, Tensor) and tensor in self._weighed else None
         if known is None or dims is None:
             return
         place = known[1].place_in(tensor)

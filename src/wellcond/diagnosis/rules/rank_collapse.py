@@ -147,12 +147,12 @@ def empty_table(evidence: Evidence) -> Iterator[Finding]:
                 layer=w.layer,
                 severity=of_symptom(evidence, is_far=True),
                 basis="measured",
-                summary=f"the table of {w.layer}, of shape {list(w.shape)}, is all zeros and is not trained: every index "
-                "gets the same.",
+                summary=f"the table of {w.layer}, of shape {list(w.shape)}, is all zeros and is not trained: every "
+                "index gets the same.",
                 evidence={"variation": 0.0, "RMS": 0.0},
                 reason="No later layer can distinguish examples that one table maps to one point.",
-                remedy=f"# print how many rows of {w.layer} were found: words of the vocabulary and keys of the vectors "
-                "may be spelled differently",
+                remedy=f"# print how many rows of {w.layer} are not zero: words of the vocabulary and keys of the "
+                "vectors may be spelled differently",
                 begins_here=True,
             )
 

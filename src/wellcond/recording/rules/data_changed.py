@@ -22,11 +22,14 @@ from wellcond.recording.judging.rises import FEWEST_LOSSES, Rise
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.recording.judging.shares import DEAD, dying_units
 from wellcond.results import number
-from wellcond.results.quantities import GRADIENT_NORM, TRAINING_LOSS, VALIDATION_LOSS
+from wellcond.results.quantities import GRADIENT_NORM, INPUT_SIZE, TRAINING_LOSS, VALIDATION_LOSS
 
 LOST = Threshold(
     "rise of the loss / its fall since the start", 0.1, 0.9, origin="a tenth of what was learned, at once; or all of it"
 )
+LATEST = 16
+"""Samples of the inputs on each side, at most, that are compared."""
+TINY = 1e-30
 STAYS = Condition(
     "rise that is left / rise at first, or what had been learned if that is less", 0.15,
     origin="a network that learns the new data, as in a curriculum, wins nearly all of it back",
@@ -48,6 +51,11 @@ FALLS = Condition(
 FITTED = Condition(
     "loss before a fall / first loss", 1e-6, origin="rounding decides on smaller ones: single precision has 6e-8"
 )
+SIZES = Threshold(
+    "size of the inputs / before, or its reciprocal", 2.0, math.nan,
+    origin="the median of eight samples of 32 numbers varies by 5 to 10 %; augmentation by less than a third",
+)  # fmt: skip
+SAMPLES = Condition("samples of the inputs on each side", 6, origin="their ranges must not meet: by chance once in 900")
 SAME_RATE = Condition("learning rate / lowest before - 1", 0.05, origin="a schedule that falls with it explains it")
 RAISED = Condition("learning rate / lowest before", 1.2, origin="a rate that is raised lifts the loss by itself")
 
@@ -139,6 +147,39 @@ def falls_at_once(evidence: RunEvidence) -> Iterator[Finding]:
         "the others now",
         step=fall.step,
     )
+
+
+@run_rule("data-changed", quantity=INPUT_SIZE)
+def inputs_change(evidence: RunEvidence) -> Iterator[Finding]:
+    """Inputs become twice as large as they ever were, or half as small, from one sampled batch to the next, and stay.
+
+    A warning: a loader that was made anew may scale them otherwise, or not at all.
+    """
+    sizes = finite(evidence.history.series(INPUT_SIZE))
+    count = int(SAMPLES.at)
+    for place in range(count, len(sizes) - count + 1):
+        before, after = sizes.values[:place][-LATEST:], sizes.values[place:][:LATEST]
+        level, now = median(before[-count:]), median(after[:count])
+        ratio = now / level if level > 0 else math.inf
+        are_apart = after.min() > before.max() if ratio > 1 else after.max() < before.min()
+        if not are_apart or not SIZES.is_warning(max(ratio, 1 / max(ratio, TINY))):
+            continue
+        last, first = int(sizes.steps[place - 1]), int(sizes.steps[place])
+        step = evidence.loss.jump_between(last, first) or first
+        yield Finding(
+            rule="data-changed",
+            severity="warning",
+            basis="measured",
+            summary=f"since step {step} inputs have a size (RMS) of {number(now)}; before it was {number(level)}.",
+            evidence={"size": now, "size before": level},
+            limits=SIZES.limits(level),
+            reason="A network that has learned from inputs of one size is given others: what it knows does not fit "
+            "them, and running statistics neither.",
+            remedy=f"# compare batches from before and after step {step}: transforms, normalization, the cache they "
+            "come from",
+            step=step,
+        )
+        return
 
 
 def _height(rise: Rise) -> float:

@@ -45,6 +45,8 @@ MOST = Condition(
     origin="no schedule is made to change nothing in most of the steps of its run",
 )  # fmt: skip
 DROP = Condition("learning rate / before", 0.7, origin="decay by a half or a tenth; smooth schedules take 0.9 of it")
+EARLY = 0.25
+"""Share of the samples that show what steps change at first."""
 WINDOW = 25
 """Losses whose median is their level, where samples of steps are far apart."""
 SOLVED = Condition("loss / first loss", 1e-3, origin="of a task that is fitted exactly gradients vanish by themselves")
@@ -131,7 +133,7 @@ def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
 
 @run_rule("learning-rate-too-low", quantity=UPDATE_RATIO)
 def steps_have_ended(evidence: RunEvidence) -> Iterator[Finding]:
-    """Every layer's steps have shrunk to a thousandth of what they were, at a rate that has not, for a fifth of the run.
+    """Every layer's steps have shrunk to a thousandth of what they were, for a fifth of the run, and the rate has not.
 
     Gradients that are clipped to next to nothing, or multiplied by a small number. A warning; a note if the loss is
     next to zero, where gradients vanish by themselves.
@@ -165,12 +167,12 @@ def steps_have_ended(evidence: RunEvidence) -> Iterator[Finding]:
 
 def _end_of_steps(ratios: Series) -> tuple[int, int] | None:
     """The last sample before all are below a thousandth of the median of the first ones, and the next; None if not."""
-    start = last_before(ratios.values < ENDED.warn * median(ratios.values[: max(len(ratios) // 4, 1)]))
+    start = last_before(ratios.values < ENDED.warn * median(ratios.values[: math.ceil(EARLY * len(ratios))]))
     return None if start >= len(ratios) or start == 0 else (int(ratios.steps[start - 1]), int(ratios.steps[start]))
 
 
 def _reached(evidence: RunEvidence, first: int, last: int) -> int:
-    """The step between two others at which the loss comes down to the level that it then keeps; the first if it rose."""
+    """The step between two others at which the loss comes down to the level that it then keeps; the last if it rose."""
     series = evidence.loss.series
     level = median(series.values[series.steps >= last])
     is_between = (series.steps > first) & (series.steps <= last)
