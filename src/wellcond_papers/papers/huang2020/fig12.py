@@ -126,15 +126,20 @@ def degenerates(
     return check
 
 
-PERFORMANCE: tuple[
-    tuple[str, Callable[[Record], float], Callable[[list[float]], str], Callable[[Table], float]], ...
-] = (
-    ("training loss", loss_at_end, lambda losses: number(fmean(losses)), lambda table: 0.0),
-    ("test error", percent_wrong, percent, noise_of_a_test),
+Measured = tuple[str, Callable[[Record], float], Callable[[list[float]], str], Callable[[Table], float]]
+OF_LOSS: Measured = ("training loss", loss_at_end, lambda losses: number(fmean(losses)), lambda table: 0.0)
+OF_ERROR: Measured = ("test error", percent_wrong, percent, noise_of_a_test)
+BY_SEEDS = (
+    "0111, 1011 and 0000 are worse in both seeds. 1101 ends at 11.7 and 12.3 %, 1111 at 11.1 and 11.6 %, less apart than "
+    "10,000 images distinguish; 1110 at 11.3 and 15.0 %."
 )
-NOT_ALL = (
-    "1101 and 0000 were not run, and 1110 has one seed; all that were run are worse than 1111. After 6 epochs (gpu "
-    "scale) 1011, 1110 and 0000 had the lower loss."
+WARMED_UP = (
+    "Only 1011 and 0000 have a higher loss in both seeds, 0.185 or more against 0.121 and 0.182 of 1111. That of 1110 is "
+    "0.144 and 0.181: next to a warm-up, what the last convolutions learn makes no difference that two seeds show."
+)
+WARMED_UP_TEST = (
+    "1110 is as good as 1111 in both seeds (10.6 and 11.3 %, 10.5 and 11.6 %): its last four convolutions need not learn. "
+    "0111, 1011 and 0000 are worse in both, and 1101 by more than 10,000 images distinguish."
 )
 
 EXPERIMENT = Experiment(
@@ -153,8 +158,10 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=[
         still_learns,
-        *(degenerates(*measured).because("paper", "too short to tell", NOT_ALL) for measured in PERFORMANCE),
-        *(degenerates(*measured, warm=WARM) for measured in PERFORMANCE),
+        degenerates(*OF_LOSS),
+        degenerates(*OF_ERROR).because("paper", "seeds", BY_SEEDS),
+        degenerates(*OF_LOSS, warm=WARM).because("paper", "seeds", WARMED_UP),
+        degenerates(*OF_ERROR, warm=WARM).because("paper", "our claim does not hold here", WARMED_UP_TEST),
     ],
     draw=draw,
     minutes={"smoke": 0.05, "gpu": 0.5, "paper": 8.0},

@@ -9,7 +9,8 @@ from wellcond_papers.papers.lange2022.races import as_good, best_are_printed, dr
 from wellcond_papers.papers.lange2022.rates import TABLE_3, around
 from wellcond_papers.papers.lange2022.training import measure
 
-BATCHES = {"CNN, batch 128": 128, "CNN, batch 2": 2, "CNN, batch 1": 1}
+FIRST = "CNN, batch 128"
+BATCHES = {FIRST: 128, "CNN, batch 2": 2, "CNN, batch 1": 1}
 PRINTED = {row: TABLE_3[row] for row in BATCHES}
 UNDER_ADAM = [("CNN, batch 128", "vanilla"), *((row, "4 things") for row in BATCHES)]
 """Where the source uses Adam; SGD elsewhere."""
@@ -59,7 +60,13 @@ EXPERIMENT = Experiment(
     },
     measure=measure,
     claims=[
-        *(best_are_printed(row, printed) for row, printed in PRINTED.items()),
+        best_are_printed(FIRST, PRINTED[FIRST]).because(
+            "paper", "the paper's claim does not hold here",
+            "At the printed 0.1 Adam leaves the vanilla network at chance, as at 0.05 and 0.5; 0.001 is best, 70.5 %. Of "
+            "BN 0.05 and 0.1 tie. BNP's 0.05 is 0.6 points above the printed 0.1, with one seed. The arms with 4 things "
+            "were not run.",
+        ),
+        *(best_are_printed(row, printed) for row, printed in PRINTED.items() if row != FIRST),
         is_better(
             "Adam performs better for the vanilla network in mini-batches of 128 and for BN with 4 things",
             "where the Adam optimizer performs better and is used", [case for case in CASES if case[:2] in UNDER_ADAM],
@@ -67,11 +74,16 @@ EXPERIMENT = Experiment(
         as_good(
             "SGD is comparable to Adam in all other cases", "SGD is comparable to Adam in all other cases",
             [case for case in CASES if case[:2] not in UNDER_ADAM],
+        ).because(
+            "paper", "the paper's claim does not hold here",
+            "In mini-batches of 128 BN under Adam is as good, 69.2 and 69.7 %. BNP under Adam is at 38.7 % with 0.0001, "
+            "the lowest rate that was tried, and at chance from 0.01 on: Adam's steps have the size of the rate whatever "
+            "BNP does to a gradient's scale. Smaller mini-batches were not run.",
         ),
     ],
     draw=drawing(PRINTED),
     minutes={"smoke": 0.2, "laptop": 8, "paper": 9000},
-    contrast=[("CNN, batch 128: BNP at 0.1", "CNN, batch 128: BNP at 0.5")],
+    contrast=[("CNN, batch 128: vanilla at 0.001", "CNN, batch 128: vanilla under SGD at 0.1")],
     departures=[
         "The source does not print the rates it tried. Each printed rate races against its neighbors among 1 and 5 "
         "times the powers of ten, and the optimizer that the source did not choose at three rates; the best has the "
