@@ -27,6 +27,7 @@ NOISE = Condition(
     origin="the lowest of a hundred values lies 2.5 below their mean, and three later ones by chance 1.5 above it",
 )  # fmt: skip
 LATER = Condition("validations since the lowest", 3, origin="their median does not depend on one of them")
+SURE = Condition("the same, of a rise that is severe", 6, origin="a curriculum or a restart may rise for as long")
 TENTH, HALF = 0.1, 0.5
 """Shares of the rise above which most validations lie soon after it began, and in the middle of it."""
 
@@ -61,7 +62,8 @@ def validation_rise(evidence: RunEvidence) -> ValidationRise | None:
         return None
     if not evidence.loss.has_fallen_since(int(validation.steps[place])):
         return None
-    is_severe = RISE.is_severe(rise / max(fall, 1e-300)) and rise > abs(lowest) / 2
+    is_far = RISE.is_severe(rise / max(fall, 1e-300)) and rise > abs(lowest) / 2
+    is_severe = is_far and len(validation) - 1 - place >= SURE.at
     step = _beginning(evidence, validation, place, rise)
     return ValidationRise(step, lowest, now, "severe" if is_severe else "warning")
 

@@ -28,8 +28,9 @@ def overfitting(evidence: RunEvidence) -> Iterator[Finding]:
     """The validation loss rises after its lowest value, while the training loss falls.
 
     The latest three validations must lie above the lowest by 5 % of what the validation loss had fallen until then (or
-    5 % of its value, if that is more) and by four times its noise; severe if half of the fall is lost. It begins where
-    most validations lie above a tenth of the rise, or with a layer that thawed at its foot.
+    5 % of its value, if that is more) and by four times its noise; severe if half of the fall is lost for six
+    validations. It begins where most validations lie above a tenth of the rise, or with a layer that thawed at its
+    foot.
     """
     rise = validation_rise(evidence)
     if rise is None:
