@@ -110,6 +110,7 @@ def paired(problem: Problem, batch: Batch, draws: int = 1) -> Paired | None:
     """
     examples = examples_in(batch)
     calls: list[list[Tensor]] = []
+    weight = next(iter(problem.params.values()))
     apart = False
 
     def noted(_call: int, output: Any) -> None:
@@ -121,7 +122,8 @@ def paired(problem: Problem, batch: Batch, draws: int = 1) -> Paired | None:
         following = [*calls[call + 1 :], *calls[: call + 1]]
         other = next((each for each in following if [t.shape for t in each] == form), own)
         which = [_others(examples, call + 1 + apart * k).to(o.device) for k, o in enumerate(other)]
-        return with_tensors(output, {id(t): _in_graph_of(t, o[k]) for t, o, k in zip(own, other, which, strict=True)})
+        exchanged = (_of_weight(weight, o[k]) for o, k in zip(other, which, strict=True))
+        return with_tensors(output, {id(t): values for t, values in zip(own, exchanged, strict=True)})
 
     losses = []
     for draw in range(draws):
@@ -183,9 +185,12 @@ def _others(examples: int, places: int) -> Tensor:
     return others
 
 
-def _in_graph_of(t: Tensor, value: Tensor) -> Tensor:
-    """A value in the place of a tensor, whose loss has to depend on the parameters still."""
-    return torch.where(torch.ones_like(t, dtype=torch.bool), value, t)
+def _of_weight(weight: Tensor, values: Tensor) -> Tensor:
+    """Values that depend on a weight as far as torch knows, as those of a loss must, and on no inputs.
+
+    So a loss that differentiates outputs with respect to inputs raises, and is not judged.
+    """
+    return torch.where(torch.ones_like(values, dtype=torch.bool), values, weight.reshape(-1)[0].to(values))
 
 
 def _of_examples(output: Any, examples: int) -> list[Tensor]:
