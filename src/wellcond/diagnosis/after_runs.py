@@ -65,6 +65,25 @@ class Swamped:
 
 
 @dataclass(frozen=True)
+class Bonus:
+    """A bonus of the outputs alone next to a term that is not learned because of it.
+
+    Attributes:
+        before: The bonus at the start, below zero as it counts in the loss.
+        after: The same after the run with all terms.
+        term: The other term at the start.
+        together: The same after the run with all terms.
+        alone: The same after a run of the same length with this term only.
+    """
+
+    before: float
+    after: float
+    term: float
+    together: float
+    alone: float
+
+
+@dataclass(frozen=True)
 class SharedNorm:
     """A BatchNorm that is called at several places, after the run at its own rate.
 

@@ -56,10 +56,10 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
         - One of the others is large, and many times larger than this one, which has not been learned.
     """
     trainer, own = attempts.trainer, attempts.trained
-    before, after = _values(trainer, trainer.start().problem), _values(trainer, own.problem)
+    before, after = values_of_terms(trainer, trainer.start().problem), values_of_terms(trainer, own.problem)
     if len(before) < 2 or len(before) != len(after) or min(*before, *after) < 0:
         return None
-    elsewhere = _values(trainer, own.problem, 1)
+    elsewhere = values_of_terms(trainer, own.problem, 1)
     both = zip(after, elsewhere, strict=False)  # there may be no other batch
     of_data = [k for k, (one, other) in enumerate(both) if not math.isclose(one, other, rel_tol=ROUNDED)]
     which = max(of_data or range(len(after)), key=lambda k: after[k])
@@ -76,18 +76,23 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
     if not attempts.allows(3 * steps // 2, "a run with one term of the loss"):
         return None
     own.run(steps // 2)
-    still_falls = own.diverged_at is not None or _values(trainer, own.problem)[which] < STALLS * after[which]
+    still_falls = own.diverged_at is not None or values_of_terms(trainer, own.problem)[which] < STALLS * after[which]
     if still_falls and not outweighs and (own.diverged_at is not None or not (tells_nothing and are_satisfied)):
         return None
+    alone = values_of_terms(trainer, run_of_term(trainer, which, steps))[which]
+    return Swamped(
+        before[which], after[which], alone, others_before, others_after, of_weights, still_falls, small is not None
+    )
+
+
+def run_of_term(trainer: CopyTrainer, which: int, steps: int) -> Problem:
+    """The problem with a copy that was trained with one term of the loss alone."""
     problem = trainer.problem
     only = CopyTrainer(Problem(problem.model, _only(problem.loss, which), problem.source), trainer.optimizer)
     run = only.start()
     run.run(steps)
     trainer.cost += only.cost
-    alone = _values(trainer, Problem(run.model, problem.loss, problem.source))[which]
-    return Swamped(
-        before[which], after[which], alone, others_before, others_after, of_weights, still_falls, small is not None
-    )
+    return Problem(run.model, problem.loss, problem.source)
 
 
 def _outweighed(before: list[float], after: list[float]) -> int | None:
@@ -113,13 +118,13 @@ def _is_penalty(trainer: CopyTrainer, run: CopyRun, which: int) -> bool:
         with torch.no_grad():
             for p in weights:
                 p.mul_(factor)
-        values = _values(trainer, run.problem)
+        values = values_of_terms(trainer, run.problem)
         sums.append(sum(values) - values[which])
     halved, whole = sums
     return whole > 0 and any(math.isclose(halved, share * whole, rel_tol=SAME_SHARE) for share in (0.25, 0.5))
 
 
-def _values(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]:
+def values_of_terms(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]:
     """The terms of the loss of a batch; none if there is no such batch."""
     trainer.cost += Cost(forwards=1)
     with problem.measuring(), contextlib.closing(problem.data()) as data, torch.enable_grad(), Operands() as recorded:
@@ -132,7 +137,7 @@ def _values(trainer: CopyTrainer, problem: Problem, nth: int = 0) -> list[float]
 
 def largest_alone(run: CopyRun, trainer: CopyTrainer) -> Problem | None:
     """The problem with the term alone that is largest after a run; None if the loss is no sum of positive terms."""
-    after = _values(trainer, run.problem)
+    after = values_of_terms(trainer, run.problem)
     if len(after) < 2 or min(after) < 0:
         return None
     problem = trainer.problem

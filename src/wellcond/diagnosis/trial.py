@@ -14,8 +14,9 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import LBFGS, Optimizer
 
-from wellcond.diagnosis.after_runs import HeldOut, OneAnswer, SharedNorm, Swamped
+from wellcond.diagnosis.after_runs import Bonus, HeldOut, OneAnswer, SharedNorm, Swamped
 from wellcond.diagnosis.attempts import Allowance, Attempts, steps_of
+from wellcond.diagnosis.bonus import bonus_of
 from wellcond.diagnosis.few_examples import few_worth, fit_few
 from wellcond.diagnosis.half_held_out import half_held_out
 from wellcond.diagnosis.inspection.failures import Failures
@@ -122,6 +123,7 @@ def trial(
         others: list[Attempt] = []
         variants: dict[str, Attempt] = {}
         crowded: Swamped | None = None
+        bonus: Bonus | None = None
         norm: SharedNorm | None = None
         held_out: HeldOut | None = None
         related = relation(with_drawn_targets(problem) or problem), token_relation(problem)
@@ -134,6 +136,7 @@ def trial(
                 norm = failures.attempt(NORMS_AT_PLACES, look, None)
                 tells_nothing = is_suspect(known, own)
                 crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts, tells_nothing), None)
+                bonus = failures.attempt("a bonus in the loss", lambda: bonus_of(attempts), None)
             attempts.trained.release()  # of its optimizer's state, which is most of what a run holds
             probed = [each for each in related if each is not None]
             is_in_doubt = not probed or any(each.best < HARDLY_TOLD for each in probed)
@@ -209,6 +212,7 @@ def trial(
         follows_itself,
         one_answer,
         masks,
+        bonus,
     )
 
 

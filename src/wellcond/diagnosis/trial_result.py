@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Literal
 
-from wellcond.diagnosis.after_runs import HeldOut, OneAnswer, SharedNorm, Swamped
+from wellcond.diagnosis.after_runs import Bonus, HeldOut, OneAnswer, SharedNorm, Swamped
 from wellcond.diagnosis.handful import Handful
 from wellcond.diagnosis.inspection.failures import InspectionFailure
 from wellcond.diagnosis.labels import Relation
@@ -121,6 +121,7 @@ class Trial:
         failures: What could not be tried, and why.
         held_out: Run on half of the batches, tested on the others; None where it was not needed.
         swamped: A term of the loss that others keep from being learned; None if there is none.
+        bonus: A bonus of the outputs alone that keeps a term of the loss from falling; None if there is none.
         of_one_point: Loss of the first batch at the start if all examples had the same outputs, where the loss depends
             on which example outputs belong to; None where that was not in question.
         cut_off: Layers whose weights move an output that sends them no gradient, sought in the same case.
@@ -152,6 +153,7 @@ class Trial:
     follows_itself: bool = False
     one_answer: OneAnswer | None = None
     masks: Lying | None = None
+    bonus: Bonus | None = None
 
     @property
     def loss(self) -> float:

@@ -86,3 +86,24 @@ def test_inputs_that_overflow_in_the_layers_are_still_unscaled() -> None:
     x = 1e30 * torch.randn(64, 12, generator=torch.Generator().manual_seed(0))
     overflows = findings(nn.Sequential(nn.Linear(12, 16), nn.Linear(16, 2)), lambda f, y: f.square().mean(), (x, x))
     assert overflows["unscaled-input"].severity == "severe"
+
+
+class MeanPlace(nn.Module):
+    """Heat maps whose mean place is the answer, by products with a grid that are added up."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.maps, self.dim = nn.Conv1d(1, 3, 5, padding=2), dim
+        self.register_buffer("grid", torch.linspace(-1, 1, 24))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.maps(x).softmax(self.dim) * self.grid).sum(-1)
+
+
+@pytest.mark.parametrize(("dim", "expected"), [(1, ["severe"]), (2, [])])
+def test_places_that_are_weighed_by_a_softmax_over_the_maps(dim: int, expected: list[str]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(64, 1, 24, generator=draw), torch.rand(64, 3, generator=draw)
+    found = findings(MeanPlace(dim), nn.MSELoss(), (x, y))
+    assert [f.severity for rule, f in found.items() if rule == "wrong-softmax-dimension"] == expected

@@ -12,6 +12,7 @@ from wellcond.diagnosis.inspection.failures import Failures, InspectionFailure
 from wellcond.diagnosis.probes.answers import Answers, answers
 from wellcond.diagnosis.probes.beyond import PASSES as PASSES_BEYOND
 from wellcond.diagnosis.probes.beyond import Beyond, beyond, is_step
+from wellcond.diagnosis.probes.distances import Distances, distances
 from wellcond.diagnosis.probes.examples import Mixing, mixing
 from wellcond.diagnosis.probes.future import Shift, shift
 from wellcond.diagnosis.probes.graphs import edges_of_first_alone
@@ -75,6 +76,7 @@ class Behavior:
             discriminator; None if there is none.
         lowered_odds: What the slope of a step's loss in the log-probabilities of actions follows, a reward or where
             they are right; None for other losses.
+        distances: Slopes of the loss in distances of what a batch holds, and of what its step draws; None for others.
         uneven_terms: How hard the terms of the loss pull at what they share; None if it is no sum.
         unused_targets: Whether the loss does not depend on the targets; None if there are none next to the inputs.
         failures: What could not be probed, and why.
@@ -104,6 +106,7 @@ class Behavior:
     beyond: Beyond | None = None
     judged_part: str | None = None
     lowered_odds: LoweredOdds | None = None
+    distances: Distances | None = None
     uneven_terms: UnevenTerms | None = None
     unused_targets: bool | None = None
     failures: tuple[InspectionFailure, ...] = ()
@@ -209,6 +212,13 @@ PROBES: dict[str, Probe] = {
     "lowered_odds": Probe(
         "whether actions that are rewarded become more likely",
         lowered_odds,
+        1.0,
+        lambda problem: isinstance(problem.loss, TrainingStep),
+        "a step of one's own",
+    ),
+    "distances": Probe(
+        "whether what belongs together is moved apart",
+        distances,
         1.0,
         lambda problem: isinstance(problem.loss, TrainingStep),
         "a step of one's own",

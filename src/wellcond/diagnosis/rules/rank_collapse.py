@@ -38,6 +38,11 @@ OF_ROUNDING = Condition(
     origin="the mean over examples is rounded to 1e-7",
 )
 
+ROUNDING = Condition(
+    "the same",
+    1e-13,
+    origin="the square of float32's rounding is 1e-14: no bias that is meant outweighs the rest so far",
+)
 LARGER_PART = Condition(
     "RMS of the last layer's bias / RMS of its outputs", 0.5, origin="the larger part of the outputs"
 )
@@ -75,7 +80,8 @@ def rank_collapse(evidence: Evidence) -> Iterator[Finding]:
     trains = evidence.trial is None or evidence.trial.trains
     for before, signal in itertools.pairwise(layers):
         is_last = not any(signal.name in each.after for each in layers)
-        if is_last and trains is not False and _is_offset(inspection, signal):
+        is_rounding = (signal.variation or 0.0) < ROUNDING.at
+        if is_last and trains is not False and _is_offset(inspection, signal) and not is_rounding:
             continue
         if _is_fed_a_parameter(signal, layers[layers.index(signal) + 1 :]):
             continue

@@ -127,6 +127,37 @@ def hides_the_examples(evidence: Evidence) -> Iterator[Finding]:
 
 
 @rule("term-dominates", quantity=TRAINING_LOSS)
+def bonus_dominates(evidence: Evidence) -> Iterator[Finding]:
+    """A bonus of the outputs alone, as of their entropy, that keeps a term from falling which falls without it.
+
+    It is ten times as large as all other terms, as large after the network's own run as before, and does not depend on
+    which example outputs belong to. The largest term that does falls clearly in a run of the same length without the
+    others, on each of several batches. Severe.
+    """
+    bonus = None if evidence.trial is None else evidence.trial.bonus
+    if bonus is None:
+        return
+    yield Finding(
+        rule="term-dominates",
+        severity="severe",
+        basis="tried",
+        summary=f"a term of the loss that depends on the outputs alone is {number(bonus.before)}, and "
+        f"{number(bonus.after)} after a run; another goes from {number(bonus.term)} to {number(bonus.together)} with "
+        f"it and to {number(bonus.alone)} without it, in the same number of steps.",
+        evidence={
+            "bonus before": bonus.before,
+            "bonus after": bonus.after,
+            "term before": bonus.term,
+            "term with all": bonus.together,
+            "term alone": bonus.alone,
+        },
+        reason="Steps follow the sum. A bonus that has its best value from the start, as the entropy of even odds, "
+        "holds the outputs there.",
+        remedy="# give the bonus a factor that makes it a tenth of the other terms or less: 0.01 is usual for entropy",
+    )
+
+
+@rule("term-dominates", quantity=TRAINING_LOSS)
 def pulls_harder(evidence: Evidence) -> Iterator[Finding]:
     """A term of 100 or more whose gradient is a thousand times that of another, in the parameters that both train.
 

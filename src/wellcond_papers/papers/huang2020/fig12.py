@@ -130,16 +130,16 @@ Measured = tuple[str, Callable[[Record], float], Callable[[list[float]], str], C
 OF_LOSS: Measured = ("training loss", loss_at_end, lambda losses: number(fmean(losses)), lambda table: 0.0)
 OF_ERROR: Measured = ("test error", percent_wrong, percent, noise_of_a_test)
 BY_SEEDS = (
-    "0111, 1011 and 0000 are worse in both seeds. 1101 ends at 11.7 and 12.3 %, 1111 at 11.1 and 11.6 %, less apart than "
-    "10,000 images distinguish; 1110 at 11.3 and 15.0 %."
+    "0111, 1011 and 0000 are worse in both seeds. 1101 ends at 11.7 and 12.3 %, 1111 at 11.1 and 11.6 %, less apart "
+    "than 10,000 images distinguish; 1110 at 11.3 and 15.0 %."
 )
 WARMED_UP = (
-    "Only 1011 and 0000 have a higher loss in both seeds, 0.185 or more against 0.121 and 0.182 of 1111. That of 1110 is "
-    "0.144 and 0.181: next to a warm-up, what the last convolutions learn makes no difference that two seeds show."
+    "Only 1011 and 0000 have a higher loss in both seeds, 0.185 or more against 0.121 and 0.182 of 1111. That of 1110 "
+    "is 0.144 and 0.181: next to a warm-up, what the last convolutions learn makes no difference that two seeds show."
 )
 WARMED_UP_TEST = (
-    "1110 is as good as 1111 in both seeds (10.6 and 11.3 %, 10.5 and 11.6 %): its last four convolutions need not learn. "
-    "0111, 1011 and 0000 are worse in both, and 1101 by more than 10,000 images distinguish."
+    "1110 is as good as 1111 in both seeds (10.6 and 11.3 %, 10.5 and 11.6 %): its last four convolutions need not "
+    "learn. 0111, 1011 and 0000 are worse in both, and 1101 by more than 10,000 images distinguish."
 )
 
 EXPERIMENT = Experiment(

@@ -62,9 +62,9 @@ EXPERIMENT = Experiment(
     claims=[
         best_are_printed(FIRST, PRINTED[FIRST]).because(
             "paper", "the paper's claim does not hold here",
-            "At the printed 0.1 Adam leaves the vanilla network at chance, as at 0.05 and 0.5; 0.001 is best, 70.5 %. Of "
-            "BN 0.05 and 0.1 tie. BNP's 0.05 is 0.6 points above the printed 0.1, with one seed. The arms with 4 things "
-            "were not run.",
+            "At the printed 0.1 Adam leaves the vanilla network at chance, as at 0.05 and 0.5; 0.001 is best, 70.5 %. "
+            "Of BN 0.05 and 0.1 tie. BNP's 0.05 is 0.6 points above the printed 0.1, with one seed. The arms with 4 "
+            "things were not run.",
         ),
         *(best_are_printed(row, printed) for row, printed in PRINTED.items() if row != FIRST),
         is_better(
@@ -76,9 +76,9 @@ EXPERIMENT = Experiment(
             [case for case in CASES if case[:2] not in UNDER_ADAM],
         ).because(
             "paper", "the paper's claim does not hold here",
-            "In mini-batches of 128 BN under Adam is as good, 69.2 and 69.7 %. BNP under Adam is at 38.7 % with 0.0001, "
-            "the lowest rate that was tried, and at chance from 0.01 on: Adam's steps have the size of the rate whatever "
-            "BNP does to a gradient's scale. Smaller mini-batches were not run.",
+            "In mini-batches of 128 BN under Adam is as good, 69.2 and 69.7 %. BNP under Adam is at 38.7 % with "
+            "0.0001, the lowest rate that was tried, and at chance from 0.01 on: Adam's steps have the size of the "
+            "rate whatever BNP does to a gradient's scale. Smaller mini-batches were not run.",
         ),
     ],
     draw=drawing(PRINTED),

@@ -7,6 +7,7 @@ Right:
 """
 
 from wellcond.diagnosis.rules.output_loss_mismatch import (  # noqa: F401
+    apart,
     beyond_bound,
     dimensions,
     domain,

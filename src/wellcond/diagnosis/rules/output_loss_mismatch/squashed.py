@@ -209,6 +209,10 @@ def bounded_loss(evidence: Evidence) -> Iterator[Finding]:
         return
     inspection, output, sight = known
     is_judged = sight.is_bounded and sight.is_by_example and not sight.has_penalty and not sight.is_unpaired
+    constant = None if evidence.trial is None else evidence.trial.constant
+    lowest = [each for each in (output.best_constant, constant) if each is not None]
+    if any(each < sight.least for each in lowest):  # the search has not come to the lowest loss
+        return
     if not is_judged or sight.ignores_targets or not FLOOR.is_severe(sight.floor):
         return
     yield mismatch(
