@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from wellcond.diagnosis.after_runs import Bonus
 from wellcond.diagnosis.attempts import Attempts
 from wellcond.diagnosis.probes.paired import terms_of_pairs
-from wellcond.diagnosis.swamped import run_of_term, values_of_terms
+from wellcond.diagnosis.swamped import OwnTerms, run_of_term, values_of_terms
 
 OUTSHINES = 10.0
 """The bonus over all other terms together, from which on steps may follow it alone."""
@@ -21,19 +21,19 @@ CLEARLY = 3.0
 """Standard errors beyond which it falls."""
 
 
-def bonus_of(attempts: Attempts) -> Bonus | None:
+def bonus_of(attempts: Attempts, own_terms: OwnTerms) -> Bonus | None:
     """Compare a run with all terms, which has been made, with one of the same length without the bonus.
 
     Args:
         attempts: With the optimizer as it is, of which the run at its own rate has been made.
+        own_terms: The terms of the loss before and after that run.
 
     Returns:
         None unless one term is below zero, ten times as large as all others together, as large after the run as before,
         and does not depend on which example outputs belong to, while the largest other one does.
     """
     trainer, own = attempts.trainer, attempts.trained
-    start = trainer.start().problem
-    before, after = (values_of_terms(trainer, problem) for problem in (start, own.problem))
+    before, after = own_terms
     if len(before) < 2 or len(before) != len(after) or not min(before) < 0:
         return None
     bonus = before.index(min(before))
@@ -49,7 +49,7 @@ def bonus_of(attempts: Attempts) -> Bonus | None:
     if not of_pairs or not attempts.allows(steps, "a run without a bonus"):
         return None
     which = max(of_pairs, key=lambda k: abs(before[k]))
-    alone = run_of_term(trainer, which, steps)
+    start, alone = trainer.start().problem, run_of_term(trainer, which, steps)
     terms = [[values_of_terms(trainer, each, nth) for nth in range(BATCHES)] for each in (start, own.problem, alone)]
     first, together, by_itself = ([values[which] for values in every if values] for every in terms)
     if not _falls(by_itself, together) or not _falls(by_itself, first):

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,11 +38,26 @@ KEEPS = 0.8, 1.75
 divergence is, mostly grows twofold and more as the others are learned; an error falls further."""
 
 
-def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
+class OwnTerms(NamedTuple):
+    """The terms of the loss of the first batch at the start, and after the run at the optimizer's own rate."""
+
+    before: list[float]
+    after: list[float]
+
+
+def own_terms(attempts: Attempts) -> OwnTerms:
+    """Evaluate the terms, in a forward pass for each."""
+    trainer = attempts.trainer
+    problems = trainer.start().problem, attempts.trained.problem
+    return OwnTerms(*(values_of_terms(trainer, problem) for problem in problems))
+
+
+def swamped(attempts: Attempts, terms: OwnTerms, tells_nothing: bool) -> Swamped | None:
     """Compare a run with all terms, which it continues, with one of the term that has not been learned.
 
     Args:
         attempts: With the optimizer as it is, of which the run at its own rate has been made.
+        terms: The terms before and after that run.
         tells_nothing: Whether that run's outputs may as well be those of other examples.
 
     Returns:
@@ -56,7 +71,7 @@ def swamped(attempts: Attempts, tells_nothing: bool) -> Swamped | None:
         - One of the others is large, and many times larger than this one, which has not been learned.
     """
     trainer, own = attempts.trainer, attempts.trained
-    before, after = values_of_terms(trainer, trainer.start().problem), values_of_terms(trainer, own.problem)
+    before, after = terms
     if len(before) < 2 or len(before) != len(after) or min(*before, *after) < 0:
         return None
     elsewhere = values_of_terms(trainer, own.problem, 1)

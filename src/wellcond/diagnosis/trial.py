@@ -31,7 +31,7 @@ from wellcond.diagnosis.probes.goals import has_goals, is_played_against, moves_
 from wellcond.diagnosis.probes.judges import is_judged_by_network
 from wellcond.diagnosis.probes.paired import loss_of_one_number, loss_of_one_point
 from wellcond.diagnosis.shared_norms import NORMS_AT_PLACES, shared_norm
-from wellcond.diagnosis.swamped import largest_alone, swamped
+from wellcond.diagnosis.swamped import largest_alone, own_terms, swamped
 from wellcond.diagnosis.token_labels import token_relation
 from wellcond.diagnosis.trial_parts import FEW, handful_price, handful_steps, mini_batch_count, run_again_price
 from wellcond.diagnosis.trial_result import FALLING, Attempt, Trial
@@ -135,8 +135,10 @@ def trial(
                 look = functools.partial(shared_norm, trainer, attempts.trained, allowed)
                 norm = failures.attempt(NORMS_AT_PLACES, look, None)
                 tells_nothing = is_suspect(known, own)
-                crowded = failures.attempt("the terms of the loss", lambda: swamped(attempts, tells_nothing), None)
-                bonus = failures.attempt("a bonus in the loss", lambda: bonus_of(attempts), None)
+                with failures.recording("the terms of the loss"):
+                    terms = own_terms(attempts)
+                    crowded = swamped(attempts, terms, tells_nothing)
+                    bonus = bonus_of(attempts, terms)
             attempts.trained.release()  # of its optimizer's state, which is most of what a run holds
             probed = [each for each in related if each is not None]
             is_in_doubt = not probed or any(each.best < HARDLY_TOLD for each in probed)

@@ -40,10 +40,10 @@ class Reader(nn.Module):
 @pytest.mark.parametrize("is_inverted", [True, False])
 def test_a_mask_that_shows_one_value_at_each_place(is_inverted: bool) -> None:
     batch = ({"signals": SIGNALS, "lengths": LENGTHS}, KINDS)
-    found = findings(Reader(is_inverted=is_inverted), LOSS, batch)
-    assert ("wrong-mask" in found) is is_inverted
+    by_rule = findings(Reader(is_inverted=is_inverted), LOSS, batch)
+    assert ("wrong-mask" in by_rule) is is_inverted
     if is_inverted:
-        assert (found["wrong-mask"].layer, found["wrong-mask"].severity) == ("attend", "severe")
+        assert (by_rule["wrong-mask"].layer, by_rule["wrong-mask"].severity) == ("attend", "severe")
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_a_table_of_zeros_that_is_not_trained(fill: float, is_trained: bool, exp
     model[0].weight.requires_grad_(is_trained)
     words = torch.randint(0, 20, (N, 5), generator=torch.Generator().manual_seed(1))
     optimizer = Adam([p for p in model.parameters() if p.requires_grad], 1e-3)
-    found = findings(model, LOSS, (words, KINDS), optimizer)
-    assert ("rank-collapse" in found and found["rank-collapse"].layer == "0") is expected
+    by_rule = findings(model, LOSS, (words, KINDS), optimizer)
+    assert ("rank-collapse" in by_rule and by_rule["rank-collapse"].layer == "0") is expected
 
 
 def test_a_norm_and_a_mean_that_leave_nothing() -> None:
@@ -68,8 +68,8 @@ def test_a_norm_and_a_mean_that_leave_nothing() -> None:
         return nn.Sequential(nn.Conv2d(1, 6, 3), *middle, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2))
 
     images = torch.randn(N, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    found = findings(model(nn.InstanceNorm2d(6)), LOSS, (images, KINDS))
-    assert (found["rank-collapse"].layer, found["rank-collapse"].severity) == ("4", "severe")
+    by_rule = findings(model(nn.InstanceNorm2d(6)), LOSS, (images, KINDS))
+    assert (by_rule["rank-collapse"].layer, by_rule["rank-collapse"].severity) == ("4", "severe")
     assert "rank-collapse" not in findings(model(nn.InstanceNorm2d(6), nn.ReLU()), LOSS, (images, KINDS))
 
 
@@ -109,5 +109,5 @@ def test_a_score_of_maps_of_probabilities_that_is_minimized(is_reward: bool) -> 
 
     images = torch.randn(N, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, 1), nn.Sigmoid())
-    found = findings(model, score, (images, (images > 0.5).float()))
-    assert ("output-loss-mismatch" in found) is is_reward
+    by_rule = findings(model, score, (images, (images > 0.5).float()))
+    assert ("output-loss-mismatch" in by_rule) is is_reward

@@ -105,5 +105,5 @@ class MeanPlace(nn.Module):
 def test_places_that_are_weighed_by_a_softmax_over_the_maps(dim: int, expected: list[str]) -> None:
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(64, 1, 24, generator=draw), torch.rand(64, 3, generator=draw)
-    found = findings(MeanPlace(dim), nn.MSELoss(), (x, y))
-    assert [f.severity for rule, f in found.items() if rule == "wrong-softmax-dimension"] == expected
+    by_rule = findings(MeanPlace(dim), nn.MSELoss(), (x, y))
+    assert [f.severity for rule, f in by_rule.items() if rule == "wrong-softmax-dimension"] == expected

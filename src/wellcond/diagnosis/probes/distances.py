@@ -18,7 +18,7 @@ NORMS = ("LinalgVectorNorm", "Norm", "Sqrt", "Cdist", "EuclideanDist")
 """Last operations of a distance."""
 TERMS = ("Pow", "Abs", "Mul")
 """Operations whose sum is one: of squares or of absolute values."""
-FEWEST = 8
+FEWEST_DISTANCES = 8
 """Distances in a call, at least."""
 
 
@@ -66,7 +66,7 @@ def distances(subject: Subject) -> Distances | None:
 
 
 @dataclass
-class _Call:
+class _Measured:
     """A call of the model: its inputs, whether it returns distances, and the sum of the slopes of the loss in them."""
 
     inputs: list[Tensor]
@@ -75,14 +75,14 @@ class _Call:
     slope: float | None = None
 
 
-def _calls(subject: Subject, draw: int) -> list[_Call]:
-    calls: list[_Call] = []
+def _calls(subject: Subject, draw: int) -> list[_Measured]:
+    calls: list[_Measured] = []
 
     def entered(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls.append(_Call([t.detach().clone() for t in tensors_in((args, kwargs))]))
+        calls.append(_Measured([t.detach().clone() for t in tensors_in((args, kwargs))]))
 
     def exited(_module: nn.Module, output: Any) -> None:
-        calls[-1].output = output if isinstance(output, Tensor) and output.numel() >= FEWEST else None
+        calls[-1].output = output if isinstance(output, Tensor) and output.numel() >= FEWEST_DISTANCES else None
 
     problem = subject.problem
     with torch.enable_grad(), bracketed([problem.model], entered, exited):

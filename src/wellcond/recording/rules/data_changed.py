@@ -153,7 +153,7 @@ def falls_at_once(evidence: RunEvidence) -> Iterator[Finding]:
 def inputs_change(evidence: RunEvidence) -> Iterator[Finding]:
     """Inputs become twice as large as they ever were, or half as small, from one sampled batch to the next, and stay.
 
-    A warning: a loader that was made anew may scale them otherwise, or not at all.
+    A warning: a new loader may scale them otherwise, or not at all.
     """
     sizes = finite(evidence.history.series(INPUT_SIZE))
     count = int(SAMPLES.at)
