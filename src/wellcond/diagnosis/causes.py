@@ -114,8 +114,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     "shared-weight": ("symmetric-initialisation", "batchnorm-mode-gap", "loss-not-decreasing"),
     "wrong-softmax-dimension": (
-        "no-gradient", "vanishing-gradient", "attention-saturation", "mixed-examples", "no-nonlinearity",
-        "labels-unrelated", "loss-not-decreasing",
+        "output-loss-mismatch", "no-gradient", "vanishing-gradient", "attention-saturation", "mixed-examples",
+        "no-nonlinearity", "labels-unrelated", "loss-not-decreasing",
     ),
     "wrong-mask": (
         "non-finite", "no-gradient", "attention-saturation", "rank-collapse", "learning-rate-too-high",

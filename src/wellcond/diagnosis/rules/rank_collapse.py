@@ -134,7 +134,7 @@ def blank(evidence: Evidence) -> Iterator[Finding]:
                 remedy="# normalize over more than one value: fewer groups, all channels, or before the pooling"
                 if is_of_norm
                 else f"# print what {signal.name or 'the model'} gets and returns for two examples",
-                begins_here=True,
+                begins_here=is_of_norm,  # others may be flat on inputs that are far too large
             )
             return
 
