@@ -32,7 +32,7 @@ BRITISH = [
     r"colour", r"\bcentre", r"centred\b", r"behaviour", r"neighbour", r"\bcatalogue",
     r"\bgrey", r"\blabelled\b", r"\bjudgement",
 ]  # fmt: skip
-FIXED_NAMES = re.compile(r"(symmetric|bad)[-_]initialisation|loader made anew")
+FIXED_NAMES = re.compile(r"(symmetric|bad)[-_]initialisation|loader made anew|loader forgets to standardise")
 """Of rules, and of frozen cases that a page lists."""
 WORDS = re.compile("|".join(f"(?:{phrase})" for phrase in (*PHRASES, *BRITISH)))
 """In lower case."""
