@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo import normal
 
+import wellcond as wc
 from wellcond import Problem
 from wellcond.diagnosis.probes.behavior import Behavior, behavior
 from wellcond.diagnosis.probes.reach import Reach
@@ -167,3 +168,17 @@ def test_nothing_of_the_model_changes() -> None:
     before = [(p, p.data_ptr(), p.detach().clone()) for p in model.parameters()]
     probed(F.cross_entropy, LABELS, model)
     assert all(p.data_ptr() == at and torch.equal(p, data) and p.grad is None for p, at, data in before)
+
+
+def test_a_likelihood_of_times_has_no_bound() -> None:
+    """rate · time − event · log rate rises with the exponential of what the network gives, and its lowest value is due."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 3, generator=draw)
+    times = -torch.rand(64, generator=draw).log() * 6 * (2 * x[:, 0]).exp()
+
+    def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        log_rate = model(batch[0])[:, 0]
+        return (log_rate.exp() * batch[1] - log_rate).mean()
+
+    problem = wc.Problem.from_step(nn.Linear(3, 1), step, [(x, times)])
+    assert all(finding.rule != "output-loss-mismatch" for finding in wc.diagnose(problem).findings)

@@ -15,6 +15,9 @@ from wellcond.network.calling import tensors_in
 
 FAR, FARTHER = 3.0, 10.0
 """Multiples of the best outputs, and of their opposite, at which the loss shows whether it has a bound."""
+STEEP = 1e3
+"""Rise of the loss far from the best outputs over that at zero, or over one if that is less, from which on it has no
+bound: logits between 0 and 1 change a cross-entropy by one at most."""
 NEARLY_FLAT = 0.25
 """Change of the loss between the two, over its range, below which it has a bound; without one it changes by twice the
 range."""
@@ -144,8 +147,13 @@ def _varied(exchanged: ExchangedOutputs, draw: torch.Generator) -> Tensor:
 def _ends(exchanged: ExchangedOutputs, best: Tensor, least: float, at_zero: float) -> tuple[float, bool]:
     """The lowest loss at the best outputs or far beyond, NaN if it falls for ever; and whether it has a bound."""
     ahead, opposite = ([exchanged.loss(sign * by * best) for by in (FAR, FARTHER)] for sign in (1, -1))
-    size = max(abs(at_zero - least), abs(opposite[0] - least), 1e-12)
-    is_flat = max(abs(ahead[1] - ahead[0]), abs(ahead[0] - least), abs(opposite[1] - opposite[0])) <= NEARLY_FLAT * size
+    rise = opposite[0] - least
+    is_steep = not rise < STEEP * max(at_zero - least, 1.0)  # as an exponential, which ends where numbers do
+    size = max(abs(at_zero - least), abs(rise), 1e-12)
+    is_flat = (
+        not is_steep
+        and max(abs(ahead[1] - ahead[0]), abs(ahead[0] - least), abs(opposite[1] - opposite[0])) <= NEARLY_FLAT * size
+    )
     return math.nan if ahead[1] < ahead[0] - FALLS * size else min(least, *ahead), is_flat
 
 
