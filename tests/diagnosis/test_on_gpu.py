@@ -13,6 +13,7 @@ from wellcond.diagnosis.on_gpu import (
     FEWEST_COUPLED,
     MOST_SLOWER,
     PRODUCT_COPIES,
+    WORKSPACES,
     OnGpu,
     on_gpu,
     plan,
@@ -42,13 +43,13 @@ def test_a_pass_that_takes_longer_has_as_few_examples_as_take_the_same_time() ->
 
 
 def test_memory_is_twice_that_of_a_step_by_hand() -> None:
-    """3 more vectors than are held, 50 for activations: a step has 55, and the diagnosis 110. It plans with 104.5.
+    """3 more vectors than are held, 50 for activations: a step has 55, and the diagnosis 110 and what libraries keep. It plans with 104.5.
 
     2 are held; 8 vectors leave 94.5, of which half is for 47.25 / (4 · 50 / 64) = 15.1 examples; these take 46.9, and
     leave 47 products.
     """
     result = planned()
-    assert (result.step_bytes, result.most_bytes) == (55.0, 110.0)
+    assert (result.step_bytes, result.most_bytes) == (55.0, 110.0 + WORKSPACES)
     assert (result.examples, result.products) == (15, 47)
 
 
@@ -77,8 +78,8 @@ def test_no_plan_holds_more_than_it_says_but_for_one_example() -> None:
         assert 1 <= result.examples <= size
         graph = whole * result.examples / size
         peak = held + (PRODUCT_COPIES + result.products) * vector + graph
-        assert result.products == 0 or result.examples == 1 or peak <= result.most_bytes * (1 + 1e-12)
-        assert result.most_bytes == OVER_STEP * (held + 3 * vector + activations)
+        assert result.products == 0 or result.examples == 1 or peak <= (result.most_bytes - WORKSPACES) * (1 + 1e-12)
+        assert result.most_bytes == OVER_STEP * (held + 3 * vector + activations) + WORKSPACES
 
 
 def test_it_says_what_is_planned() -> None:
