@@ -43,10 +43,10 @@ def test_a_pass_that_takes_longer_has_as_few_examples_as_take_the_same_time() ->
 
 
 def test_memory_is_twice_that_of_a_step_by_hand() -> None:
-    """3 more vectors than are held, 50 for activations: a step has 55, and the diagnosis 110 and what libraries keep. It plans with 104.5.
+    """3 more vectors than are held, 50 for activations: a step has 55, and the diagnosis 110 and what libraries keep.
 
-    2 are held; 8 vectors leave 94.5, of which half is for 47.25 / (4 · 50 / 64) = 15.1 examples; these take 46.9, and
-    leave 47 products.
+    It plans with 104.5. 2 are held; 8 vectors leave 94.5, of which half is for 47.25 / (4 · 50 / 64) = 15.1 examples;
+    these take 46.9, and leave 47 products.
     """
     result = planned()
     assert (result.step_bytes, result.most_bytes) == (55.0, 110.0 + WORKSPACES)
