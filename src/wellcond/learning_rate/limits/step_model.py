@@ -168,7 +168,7 @@ def optimizer_step(problem: Problem, optimizer: Optimizer, gradients: Gradients)
     scale, shift = {}, {}
     for m in moved:
         exact = relative_lrs[m.group] * m.response / (reference * m.diagonal)
-        decoupled = torch.tensor(relative_lrs[m.group] * m.shrinkage / reference, dtype=torch.float64)
+        decoupled = torch.tensor(relative_lrs[m.group] * m.shrinkage / reference, dtype=torch.float64, device="cpu")
         scale[m.name] = _as_multiplied(exact, problem.params[m.name])
         shift[m.name] = _as_multiplied(exact * m.decay + decoupled, problem.params[m.name]) if m.decay else decoupled
     groups = [
