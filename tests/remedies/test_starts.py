@@ -9,7 +9,9 @@ from script import Script
 from setups import CLASSES, Recurrent, network, sequences, setup, table, treated
 from torch import Tensor, nn
 
-from wellcond.remedies import lines_for
+import wellcond as wc
+from wellcond.remedies import REMEDIES, lines_for
+from wellcond.remedies.setup import Setup
 
 
 class Attention(nn.Module):
@@ -170,3 +172,21 @@ def test_a_rate_that_was_lowered_for_large_inputs_is_raced_again(lr: float, is_r
     assert own.optimizer is not None
     own.optimizer.param_groups[0]["lr"] = lr
     assert ("wc.suggest_lr" in lines_for("scale-inputs", own)) is is_raced
+
+
+def test_a_last_layer_that_shares_its_weight_with_an_embedding_is_not_set_to_zero() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.words(x))
+
+    words = torch.arange(9).repeat(4)
+    for is_tied in (True, False):
+        model = Tied()
+        if is_tied:
+            model.head.weight = model.words.weight
+        setup = Setup.of(wc.Problem(model, nn.CrossEntropyLoss(), (words, words)), None)
+        assert (REMEDIES["zero-last"].apply(setup) is None) is is_tied

@@ -209,7 +209,8 @@ class Diagnosis(Result):
             where = f" at {worst.layer}" if worst.layer and worst.layer not in worst.summary else ""
             more = sum(finding.severity == worst.severity for finding in self.findings) - 1
             also = f", and {more} more" if more else ""
-            follows = f" It explains {_listed([f.rule for f in worst.consequences])}." if worst.consequences else ""
+            others = [f.rule for f in worst.consequences if f.rule != worst.rule]
+            follows = f" It explains {_listed(others)}." if others else ""
             assumed = self._assumed() if worst.basis == "tried" else ""
             return sentence(f"{worst.severity} ({worst.rule}{where}{also}): {worst.summary}") + follows + assumed
         checked = _inspected(self.evidence.inspection) if PartName.INSPECTION in self.measured else []

@@ -14,6 +14,7 @@ from torch import Tensor
 from wellcond.diagnosis.after_runs import Swamped
 from wellcond.diagnosis.attempts import Attempts
 from wellcond.diagnosis.probes.terms import Operands, addends
+from wellcond.problem.loss.outputs import terms_in
 from wellcond.problem.problem import Problem
 from wellcond.problem.training_step import TrainingStep
 from wellcond.results import Cost
@@ -165,6 +166,13 @@ def _only(loss: Any, which: int) -> Any:
 
     def only(first: Any, second: Any) -> Tensor:
         with Operands() as recorded:
-            return addends(of(first, second), recorded.operands)[which]
+            return addends(_summed(of(first, second)), recorded.operands)[which]
 
     return TrainingStep(only) if isinstance(loss, TrainingStep) else only
+
+
+def _summed(returned: Any) -> Tensor:
+    """The loss in what a loss or a step returns: itself, or the sum of several numbers that have a gradient."""
+    terms = [t.reshape(()) for t in terms_in(returned).values() if t.requires_grad]
+    total: Tensor = sum(terms) if terms and not isinstance(returned, Tensor) else returned  # type: ignore[assignment]
+    return total

@@ -99,3 +99,17 @@ def test_an_error_is_compared_with_its_example_however_large_a_divergence_is(wei
     problem = latent(weight)
     assert terms_of_pairs(problem, (X[:64], X[:64])) == [True, False]
     assert depends_on_pairs(problem, (X[:64], X[:64]))
+
+
+@pytest.mark.slow
+def test_terms_of_a_step_that_returns_several_losses() -> None:
+    """A dict of losses is compared term by term, as their sum is."""
+
+    def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        rebuilt, kind = model(batch[0])
+        return {"error": by_sum(rebuilt, batch[0]), "kind": F.cross_entropy(kind, batch[1])}
+
+    model = Watch()
+    diagnosis = wc.diagnose(wc.Problem.from_step(model, step, WAVES), Adam(model.parameters(), 1e-3))
+    assert diagnosis.failed == {}
+    assert "term-dominates" in {each.rule for each in diagnosis.findings}

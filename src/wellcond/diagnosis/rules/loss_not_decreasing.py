@@ -188,10 +188,10 @@ def no_better_than_one_answer(evidence: Evidence) -> Iterator[Finding]:
     """A step that learns to tell examples apart at no rate: its loss stays at that of one answer for all.
 
     Its own run ends no lower than 7 % below what the mean of its outputs would have for all examples (1 % where it has
-    less than 50 steps), and two others at least no lower than 7 % below that run. A warning, and a note if it fits a
-    handful of examples and has come down to one answer in these steps: then it may only start slowly, as variational
-    autoencoders do. Not reported where the loss does not depend on which example outputs belong to, or follows the
-    model.
+    less than 50 steps), and two others at least no lower than 7 % below that run. A warning, and a note if it has
+    come down to one answer in these steps, and fits a handful of examples or has less than 50: then it may only start
+    slowly, as variational autoencoders and language models do. Not reported where the loss does not depend on which
+    example outputs belong to, or follows the model.
     """
     trial = evidence.trial
     own, answer = (None, None) if trial is None else (trial.own, trial.one_answer)
@@ -206,7 +206,7 @@ def no_better_than_one_answer(evidence: Evidence) -> Iterator[Finding]:
     fits_few = trial.few is not None and trial.few.is_fitted
     yield Finding(
         rule="loss-not-decreasing",
-        severity="note" if fits_few and own.loss < NO_GAIN * trial.loss else "warning",
+        severity="note" if (fits_few or not trial.is_long) and own.loss < NO_GAIN * trial.loss else "warning",
         basis="tried",
         summary=f"after {len(own.run.losses)} steps the loss of the first batch is {number(own.paired.loss)}, and "
         f"{number(answer.loss)} if all examples have the mean of the outputs; at no rate from {rates[0]} to {rates[1]} "

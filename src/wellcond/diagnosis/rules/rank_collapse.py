@@ -147,7 +147,8 @@ def empty_table(evidence: Evidence) -> Iterator[Finding]:
     """
     inspection = evidence.inspection
     for w in () if inspection is None else inspection.weights:
-        if w.role == "embedding" and w.rms == 0 and w.order is not None and not (w.is_trainable and w.is_held):
+        is_left_out = not w.is_trainable or w.is_held is False
+        if w.role == "embedding" and w.rms == 0 and w.order is not None and is_left_out:
             yield Finding(
                 rule="rank-collapse",
                 layer=w.layer,
