@@ -14,6 +14,8 @@ from wellcond.results.quantities import COST, PREDICTED_MAX_LR, SUGGESTED_LR, SU
 from wellcond.results.text import sentence
 
 DIAGNOSE = "wc.diagnose(problem, optimizer) looks for the reason."
+TELLING = 30
+"""Steps of the longest runs of a race from which on they tell rates apart; by default they have some 90."""
 SAFE_SHARE = 0.5
 """On a quadratic the sharpest direction converges fastest at half of its limit."""
 
@@ -122,6 +124,8 @@ class SuggestedRate(Result):
         if self.race.choice.is_too_high:
             edge += f" None below {number(self.lr)} was raced to the end, and over {self.race.steps:,} steps one "
             edge += "may be better."
+        if self.race.longest < min(TELLING, self.race.steps):
+            edge += f" Runs of {self.race.longest} steps tell little: leave max_steps at its default."
         return f"{answer}{span}{edge}"
 
     @property
