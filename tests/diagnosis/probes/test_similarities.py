@@ -113,7 +113,20 @@ def test_other_losses_and_batchnorms_are_not_compared() -> None:
 
     assert mixed(classes) is None
     assert mixed(barlow_twins) is None
-    assert mixed(UNSOUND["normalize"], nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)).double()) is None
+    without_running = nn.BatchNorm1d(8, track_running_stats=False)
+    assert mixed(UNSOUND["normalize"], nn.Sequential(nn.Linear(6, 8), without_running).double()) is None
+
+
+def test_next_to_a_batchnorm_its_running_statistics_are_taken() -> None:
+    def model() -> nn.Module:
+        return seeded(lambda: nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8)))
+
+    by_examples = mixed(UNSOUND["normalize"], model())
+    assert by_examples is not None
+    assert by_examples > 1e-2
+    sound = mixed(functools.partial(simclr, normalized=F.normalize), model())
+    assert sound is not None
+    assert sound < 1e-9
 
 
 @pytest.mark.slow

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from wellcond.diagnosis.probes.reach import STAYS, WEIGHT_CHANGES, larger_weights
 from wellcond.diagnosis.probes.subject import Subject, relative_change
 from wellcond.problem.batches import examples_in
+from wellcond.problem.problem import Problem
 
 FEWEST_EXAMPLES = 4
 """With fewer, there are no two examples left besides those that are exchanged."""
@@ -55,15 +58,28 @@ def mixed_similarities(subject: Subject) -> float | None:
     """Exchange the second half of the examples for the first one, and see how similarities of the others change.
 
     That of examples i and j is theirs alone if vectors are compared as the model gives them, or each is normalized.
-    Statistics over the batch, as of a BatchNorm, are intended, and do not change if all vectors are shifted.
+    Statistics over the batch, as of a BatchNorm, are intended, and do not change if all vectors are shifted; those of
+    PyTorch's own are running ones here.
 
     Returns:
         The relative change in the quarter of the rows and of their entries where it is least, which are among those of
         the first half, however views are ordered; None where no softmax of similarities is taken.
     """
-    n = subject.examples
-    if n < FEWEST_EXAMPLES or subject.problem.couples_examples:
+    problem = subject.problem
+    if subject.examples < FEWEST_EXAMPLES:
         return None
+    if not problem.couples_examples:
+        return _mixed(subject)
+    norms = [problem.model.get_submodule(name) for name in problem.norms()[0]]
+    if any(not isinstance(norm, _BatchNorm) or norm.running_mean is None for norm in norms):
+        return None
+    running = Problem(problem.model, problem.loss, problem.source, "running", dropout=problem.dropout)
+    with running.measuring():
+        return _mixed(replace(subject, problem=running))
+
+
+def _mixed(subject: Subject) -> float | None:
+    n = subject.examples
     before = _similarities(subject, subject.inputs)
     if before is None:
         return None

@@ -116,7 +116,7 @@ def edges_in_first_graph(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("mixed-examples")
 def similarities_mixed(evidence: Evidence) -> Iterator[Finding]:
-    """A contrastive loss whose similarity of two examples depends on a third one, without a BatchNorm.
+    """A contrastive loss whose similarity of two examples depends on a third one, other than by a BatchNorm.
 
     Half of the examples are exchanged, and the similarities of the others change by more than 0.1 %. A warning, and
     severe if the loss does not go down in a trial. Statistics over the batch, which a shift of all vectors leaves as
