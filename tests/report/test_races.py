@@ -45,7 +45,10 @@ def test_a_rate_that_is_not_the_lowest_of_the_race_says_why() -> None:
         "longer runs need lower rates. No rate up to 2 diverged; 10 did."  # 0.5 to 0.52 is no range
     )
     edge = SuggestedRate(None, None, Race(RUNS, Choice(1.0, 1.0, 1.0, True), steps=4000, own=2.0, steps_taken=70))
-    assert edge.verdict().endswith("10 did. None below 1 was raced to the end, and over 4,000 steps one may be better.")
+    assert edge.verdict().endswith(
+        "10 did. None below 1 was raced to the end, and over 4,000 steps one may be better. Runs of 20 steps tell "
+        "little: leave max_steps at its default."
+    )
     higher = SuggestedRate(None, None, Race(RUNS, Choice(1.5, 1.0, 1.5), steps=20, own=2.0, steps_taken=70))
     assert "1 ended lowest, and higher ones did nearly as well. Rates from 1 to 1.5 are" in higher.verdict()
     own = SuggestedRate(None, None, Race(RUNS, Choice(0.1, 0.1, 0.1), steps=4000, own=0.1, steps_taken=70))
