@@ -58,6 +58,7 @@ def treat(
     another race. All of these have the same number of steps; runs of one seed see the same batches in the same order
     and the same dropout masks. Every run is judged where one would stop it. The winner and the untreated network are
     then trained ten times longer, up to 2000 steps: a remedy that is only faster at first does not help.
+    Where nothing wins, the lowest arm gets these longer runs: a gain within noise that is real often grows.
 
     A remedy helps if the interval of its differences to the untreated network lies below zero, and if it gains more
     than a hundredth of the loss. Both seeds and held-out batches count as samples (`Change`), and the intervals of all

@@ -15,6 +15,8 @@ from zoo import normal, seeded
 import wellcond as wc
 from wellcond import Problem
 from wellcond.diagnosis.probes.behavior import behavior
+from wellcond.diagnosis.probes.similarities import mixed_similarities
+from wellcond.diagnosis.probes.subject import Subject
 
 N = 12
 X = normal(N, 6)
@@ -127,6 +129,12 @@ def test_next_to_a_batchnorm_its_running_statistics_are_taken() -> None:
     sound = mixed(functools.partial(simclr, normalized=F.normalize), model())
     assert sound is not None
     assert sound < 1e-9
+    problem = Problem.from_step(model(), UNSOUND["normalize"], [X])
+    with problem.measuring():
+        subject = Subject.of(problem)
+        before = problem.cost
+        mixed_similarities(subject)
+    assert (problem.cost - before).forwards == 3  # of a problem with running statistics, which count here
 
 
 @pytest.mark.slow

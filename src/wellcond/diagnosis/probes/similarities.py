@@ -75,7 +75,9 @@ def mixed_similarities(subject: Subject) -> float | None:
         return None
     running = Problem(problem.model, problem.loss, problem.source, "running", dropout=problem.dropout)
     with running.measuring():
-        return _mixed(replace(subject, problem=running))
+        change = _mixed(replace(subject, problem=running))
+    problem.count_copies(running.cost)
+    return change
 
 
 def _mixed(subject: Subject) -> float | None:
