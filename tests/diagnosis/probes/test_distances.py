@@ -43,6 +43,7 @@ NORMS: list[Callable[[Tensor], Tensor]] = [
     lambda d: d.norm(dim=1),
     lambda d: d.square().sum(1),
     lambda d: d.abs().sum(1),
+    lambda d: (d * d).sum(1),
     lambda d: d.pow(2).sum(1).add(1e-9).sqrt(),
 ]
 
@@ -65,3 +66,22 @@ def test_scores_and_pairs_that_are_fixed_are_not_judged() -> None:
     assert measured(lambda d: d.sum(1), wrong) is None
     assert measured(lambda d: d.sum(1).exp(), wrong) is None
     assert measured(NORMS[0], wrong, draws=False) is None
+
+
+def test_products_of_positive_vectors_are_similarities() -> None:
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.table = nn.Embedding(30, 4).double()
+
+        def forward(self, pairs: Tensor) -> Tensor:
+            return (self.table(pairs[:, 0]).relu() * self.table(pairs[:, 1]).relu()).sum(1)
+
+    def step(model: nn.Module, batch: Tensor) -> Tensor:
+        drawn = torch.stack([batch[:, 0], torch.randint(0, 30, (len(batch),))], 1)
+        return F.relu(9 + model(drawn) - model(batch)).mean()
+
+    problem = wc.Problem.from_step(Scores(), step, [FACTS])
+    with problem.measuring():
+        assert distances(Subject.of(problem)) is None

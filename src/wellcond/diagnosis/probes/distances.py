@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from wellcond.diagnosis.probes.subject import Subject
 from wellcond.network.calling import tensors_in
@@ -16,8 +17,8 @@ from wellcond.problem.training_step import TrainingStep
 
 NORMS = ("LinalgVectorNorm", "Norm", "Sqrt", "Cdist", "EuclideanDist")
 """Last operations of a distance."""
-TERMS = ("Pow", "Abs", "Mul")
-"""Operations whose sum is one: of squares or of absolute values."""
+TERMS = ("Pow", "Abs")
+"""Operations whose sum is one: of squares or of absolute values. A square may be a product with itself, too."""
 FEWEST_DISTANCES = 8
 """Distances in a call, at least."""
 
@@ -105,7 +106,15 @@ def _is_distance(output: Tensor) -> bool:
         return False
     if plain(node) in NORMS:
         return True
-    return plain(node) == "Sum" and any(plain(each) in TERMS for each in inputs_of(node)) and bool((output >= 0).all())
+    if plain(node) != "Sum" or not bool((output >= 0).all()):
+        return False
+    return any(plain(each) in TERMS or _is_square(each) for each in inputs_of(node))
+
+
+def _is_square(node: Node) -> bool:
+    """Whether a product is that of one thing with itself: positive ones of two things are similarities."""
+    factors = [each for each, _ in node.next_functions]
+    return plain(node) == "Mul" and len(factors) == 2 and factors[0] is factors[1] is not None
 
 
 def _are_same(one: list[Tensor], other: list[Tensor]) -> bool:
