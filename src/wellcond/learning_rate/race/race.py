@@ -18,6 +18,7 @@ from wellcond.learning_rate.race.horizon import (
     FLAT,
     PLAIN_DRIFT,
     SHOWN_FROM,
+    TELLING,
     choose,
     falls,
     last_loss,
@@ -275,5 +276,6 @@ class _Race:
         times = max(1.0, self.steps / length) if is_constant else 1.0
         compared = self.held_out or {lr: last_losses(losses) for lr, losses in finalists.items()}
         drift = drift_of(next(iter(self.runs.values())).optimizer)
-        choice = choose(compared, self.own, times=times, drift=drift, is_short=length < SHOWN_FROM)
+        trust = min(1.0, length / min(TELLING, self.steps))
+        choice = choose(compared, self.own, times=times, drift=drift, is_short=length < SHOWN_FROM, trust=trust)
         return Race(runs, choice, self.steps, self.own, round(self._cost.backwards), self.held_out, status=status)

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from wellcond.learning_rate.limits.limits import MaxLearningRate
 from wellcond.learning_rate.meanfield.prediction import Prediction
-from wellcond.learning_rate.race.horizon import is_close
+from wellcond.learning_rate.race.horizon import TELLING, is_close
 from wellcond.learning_rate.race.outcome import ALL_UP, Race
 from wellcond.results import Cost, Result, Row, number
 from wellcond.results.quantities import COST, PREDICTED_MAX_LR, SUGGESTED_LR, SUGGESTED_LR_HIGH, SUGGESTED_LR_LOW
 from wellcond.results.text import sentence
 
 DIAGNOSE = "wc.diagnose(problem, optimizer) looks for the reason."
-TELLING = 30
-"""Steps of the longest runs of a race from which on they tell rates apart; by default they have some 90."""
 SAFE_SHARE = 0.5
 """On a quadratic the sharpest direction converges fastest at half of its limit."""
 
@@ -105,6 +103,7 @@ class SuggestedRate(Result):
             return f"No rate trains: of those raced, {span}, {self.race.why_none}.{cause} {DIAGNOSE}"
         finished = f"{len(self.race.finished)} of which were raced for {self.race.longest} steps"
         raced = f"of {len(self.race.runs)} rates, {finished}"
+        tells_little = self.race.longest < min(TELLING, self.race.steps)
         if self.lr == self.race.own and self.race.best > self.lr and not is_close(self.lr, self.race.best):
             answer = f"Keep lr = {number(self.lr)} for {self.race.steps:,} steps: {raced}, "
             answer += f"{number(self.race.best)} ended lowest, but longer runs need lower rates."
@@ -115,16 +114,17 @@ class SuggestedRate(Result):
         else:
             is_lower = self.lr < self.race.best
             why = "longer runs need lower rates" if is_lower else "higher ones did nearly as well"
+            why = f"runs of {self.race.longest} steps tell little" if tells_little else why
             answer = f"Start with lr = {number(self.lr)} for {self.race.steps:,} steps: {raced}, "
             answer += f"{number(self.race.best)} ended lowest, and {why}."
         low, high = number(self.low), number(self.high)
-        span = "" if is_close(self.low, self.high) else f" Rates from {low} to {high} are equally good."
+        span = "" if tells_little or is_close(self.low, self.high) else f" Rates from {low} to {high} are equally good."
         edge = f" No rate up to {number(self.largest_trained)} diverged"
         edge += f"; {number(self.smallest_diverged)} did." if math.isfinite(self.smallest_diverged) else "."
         if self.race.choice.is_too_high:
             edge += f" None below {number(self.lr)} was raced to the end, and over {self.race.steps:,} steps one "
             edge += "may be better."
-        if self.race.longest < min(TELLING, self.race.steps):
+        if tells_little:
             edge += f" Runs of {self.race.longest} steps tell little: leave max_steps at its default."
         return f"{answer}{span}{edge}"
 
