@@ -16,6 +16,7 @@ from wellcond.recording.mishaps import Mishaps
 from wellcond.recording.ranks import RecorderRanks
 from wellcond.recording.turns import Turns
 from wellcond.recording.watching.counting import EVERY_SKIPPED, MORE, StepCount
+from wellcond.recording.watching.kept_losses import KeptLosses
 from wellcond.recording.watching.labels import BatchLabels, labels_of
 from wellcond.recording.watching.loss_watch import LossWatch
 from wellcond.recording.watching.readings import Readings
@@ -53,6 +54,7 @@ class StepRecord:
         self._count, self._earlier, self._sampling, self._readings = count, earlier, sampling, readings
         self._turns, self._logbook, self._mishaps, self._ranks = turns, logbook, mishaps, ranks
         self._losses, self._repeats, self._labels = LossWatch(), Repeats(), BatchLabels()
+        self._kept_losses = KeptLosses(readings)
 
     def state_dict(self) -> dict[str, Any]:
         """What the recorder of a resumed run needs to go on."""
@@ -104,8 +106,7 @@ class StepRecord:
     def _note_loss(self, step: int, value: Any) -> tuple[bool, bool]:
         """Keep the loss of a step: whether it is alarming, and whether it is finite; on a GPU both are known later."""
         if isinstance(value, Tensor) and not value.is_cpu and value.numel() == 1:
-            # a copy: the replay of a CUDA graph writes every loss to the same place
-            self._readings.add(value.detach().clone(), lambda values: [Row(step, "", q.TRAINING_LOSS, values[0], "")])
+            self._kept_losses.add(value, lambda values: [Row(step, "", q.TRAINING_LOSS, values[0], "")])
             return False, False
         try:
             loss = value.item() if isinstance(value, Tensor) else float(value)

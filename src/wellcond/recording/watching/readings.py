@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,16 +14,30 @@ ToRows = Callable[[list[float]], Iterable[Row]]
 """Rows made of the numbers of a reading, once they are known."""
 
 
-class Reading(NamedTuple):
+@dataclass(eq=False)
+class Reading:
     """Numbers of one step, on their device.
 
     Attributes:
         values: (n,), or () for one number.
         to_rows: Makes rows of them.
+        is_waiting: Whether they have not been fetched.
     """
 
     values: Tensor
     to_rows: ToRows
+    is_waiting: bool = True
+
+    def copy(self) -> None:
+        """Let later changes of the values not matter; what a function with CUDA graphs returned may be gone."""
+        try:
+            self.values = self.values.clone()
+        except RuntimeError:
+            self.drop()
+
+    def drop(self) -> None:
+        """Make no rows of it."""
+        self.values, self.to_rows = torch.empty(0), lambda _values: []
 
 
 class Readings:
@@ -33,7 +47,7 @@ class Readings:
 
     Example:
         >>> readings = Readings()
-        >>> readings.add(torch.tensor([3.0]), lambda values: [Row(1, "", "loss", values[0], "")])
+        >>> _ = readings.add(torch.tensor([3.0]), lambda values: [Row(1, "", "loss", values[0], "")])
         >>> readings.fetch()
         [Row(step=1, layer='', quantity='loss', value=3.0, unit='')]
     """
@@ -45,19 +59,28 @@ class Readings:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, values: Tensor, to_rows: ToRows) -> None:
+    def add(self, values: Tensor, to_rows: ToRows) -> Reading:
         """Add the numbers of a step; the tensor is not to be changed any more."""
-        self._waiting.append(Reading(values.detach(), to_rows))
+        reading = Reading(values.detach(), to_rows)
+        self._waiting.append(reading)
+        return reading
 
     def fetch(self, *, wait: bool = True) -> list[Row]:
         """Rows of all readings; with `wait=False` only those that have arrived from a GPU."""
         readings, self._waiting = self._waiting, []
+        for reading in readings:
+            reading.is_waiting = False
         if not readings:
             return self._arrived(wait=wait)
         # a tensor that is copied from a GPU to the CPU in the background could be read before it is there
         devices = [each.values.device for each in readings]
         device = next((each for each in devices if each.type == "cuda"), devices[0])
-        flat = torch.cat([each.values.to(device, non_blocking=True).reshape(-1) for each in readings])
+        try:
+            flat = torch.cat([each.values.to(device, non_blocking=True).reshape(-1) for each in readings])
+        except RuntimeError:
+            for each in readings:
+                each.copy()
+            flat = torch.cat([each.values.to(device, non_blocking=True).reshape(-1) for each in readings])
         if device.type != "cuda":
             return [*self._arrived(wait=True), *_rows(readings, flat.tolist())]
         pinned = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
