@@ -250,6 +250,26 @@ def test_weights_that_shrink_while_the_loss_rises() -> None:
     assert by("weight-decay-dominates", evidence(rising(), layers("weight_norm", fc1=ONES, fc2=ONES))) == []
 
 
+@pytest.mark.parametrize(("now", "lr", "is_found"), [(0.5, 0.1, True), (5e-4, 0.1, False), (0.5, 1e-4, False)])
+def test_decay_that_was_raised_before_the_loss_rises(now: float, lr: float, is_found: bool) -> None:
+    settings = {("weight_decay", ""): {1: 1e-4, 950: now}, ("lr", ""): {1: lr}}
+    early = {("weight_norm", layer): {20: 5.0, 400: 5.0} for layer in ("fc1", "fc2")}
+    findings = by("weight-decay-dominates", evidence(rising(per_step=0.002), settings | early))
+    assert [(each.step, each.severity) for each in findings] == [(950, "severe")] * is_found
+    stay = layers("weight_norm", fc1=ONES, fc2=ONES)
+    assert by("weight-decay-dominates", evidence(rising(per_step=0.002), settings | stay)) == []
+    assert by("weight-decay-dominates", evidence(learning(), settings | early)) == []
+
+
+def test_weights_that_shrink_since_decay_was_raised() -> None:
+    shrinking = np.where(T < 1000, 5.0, 5.0 * np.exp(-(T - 1000) / 400))
+    settings = {("weight_decay", ""): {1: 1e-4, 950: 0.5}, ("lr", ""): {1: 0.1}}
+    numbers = layers("weight_norm", fc1=shrinking, fc2=shrinking)
+    (finding,) = by("weight-decay-dominates", evidence(rising(per_step=0.002), settings | numbers))
+    assert finding.step == 950
+    assert "weights of 2 of 2 layers shrink" in finding.summary
+
+
 # loss-spike
 
 
@@ -522,6 +542,19 @@ def test_a_schedule_that_has_ended_too_early() -> None:
     assert finding.step == pytest.approx(np.log(1e-3) / np.log(0.97), abs=2)
     cosine = {("lr", ""): {step: 0.05 * (1 + np.cos(np.pi * step / 2000)) for step in range(1, 2001)}}
     assert by("learning-rate-too-low", evidence(learning(), cosine)) == []
+
+
+@pytest.mark.parametrize(("milestones", "is_found"), [((40, 70, 90), True), ((1200, 1500, 1550), False)])
+def test_three_decays_by_ten_are_too_early_where_they_leave_most_of_the_run(milestones, is_found) -> None:
+    lr, rates = 2e-3, {1: 2e-3}
+    for step in milestones:
+        lr *= 0.1
+        rates[step + 1] = lr
+    stops = (
+        1.7 + 0.6 * np.exp(-np.minimum(T, milestones[0]) / 500) + 0.02 * np.random.default_rng(0).standard_normal(STEPS)
+    )
+    findings = by("learning-rate-too-low", evidence(stops, {("lr", ""): rates}))
+    assert [each.severity for each in findings] == ["warning"] * is_found
 
 
 def test_a_rate_of_nothing_for_most_of_a_run_is_a_warning_unless_the_loss_falls_on() -> None:
@@ -821,6 +854,23 @@ def test_statistics_that_go_stale_where_validation_shows_it() -> None:
     assert (finding.layer, finding.severity) == ("bn2", "severe")
     assert finding.step == pytest.approx(400, rel=0.1)
     assert by("stale-statistics", evidence(falling, gap | validation(1.2 * falling))) == []
+
+
+def test_statistics_that_stand_still_and_validation_shows_it() -> None:
+    gap = layers("statistics_gap", bn1=0.9 * ONES)
+    falling = 0.1 + 2 * np.exp(-T / 100)
+    stops, slow = ({("statistics_momentum", "bn1"): {1: 0.1, 410: momentum}} for momentum in (0.0, 1e-5))
+    later = validation(np.where(T < 700, 1.2, 6.0) * falling)
+    for numbers in (stops, slow):
+        (finding,) = by("stale-statistics", evidence(falling, gap | numbers | later))
+        assert (finding.layer, finding.severity, finding.step) == ("bn1", "severe", 410)
+    for numbers in (
+        {},
+        {("statistics_momentum", "bn1"): {1: 0.1, 410: 0.01}},
+        {("statistics_momentum", "bn1"): {1: 0.1, 1000: 0.0}},
+    ):
+        assert by("stale-statistics", evidence(falling, gap | numbers | later)) == []
+    assert by("stale-statistics", evidence(falling, gap | stops | validation(1.2 * falling))) == []
 
 
 def test_uncleared_gradients_are_dated_by_how_large_their_sum_is() -> None:

@@ -80,6 +80,18 @@ def test_an_alarm_is_eight_mean_deviations_above_the_mean() -> None:
         assert again.is_alarming(301, mean + factor * limit) == is_alarming
 
 
+def test_a_loss_that_climbs_little_by_little_raises_one_alarm() -> None:
+    noise = 0.02 * np.random.default_rng(2).standard_normal(1000)
+    steps = np.arange(1000)
+    falling = 0.2 + 2 * np.exp(-steps / 60) + noise
+    climbing = np.where(steps < 500, falling, falling + (steps - 500) * 2e-3)
+    for losses, count in ((falling, 0), (climbing, 1)):
+        watch = LossWatch()
+        alarms = [step for step, loss in enumerate(losses.tolist(), start=1) if watch.is_alarming(step, loss)]
+        assert len(alarms) == count
+        assert all(800 < step < 900 for step in alarms)  # where three tenths of the fall of 2 are lost
+
+
 def test_losses_that_are_not_finite_raise_an_alarm_and_change_no_average() -> None:
     watch = LossWatch()
     for step in range(1, 100):
@@ -267,6 +279,29 @@ def test_layers_that_ask_for_no_gradient_are_recorded_and_when_they_do() -> None
     assert shares.values.tolist() == [0.0, 1.0]
     assert shares.steps[0] == 1
     assert 200 <= shares.steps[1] <= 225
+
+
+# settings that change
+
+
+def test_decay_and_momentum_of_statistics_are_recorded_when_they_change() -> None:
+    model, clock = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)), Clock()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.01)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), budget=1e-6, clock=clock) as rec:
+        for step in range(1, 301):
+            clock.now += 1.0
+            if step == 200:
+                model[1].momentum, optimizer.param_groups[0]["weight_decay"] = 0.0, 0.5
+            optimizer.zero_grad()
+            value = model(torch.randn(4, 2)).square().mean()
+            value.backward()
+            optimizer.step()
+            rec.step(value.item())
+    for quantity, layer, values in (("weight_decay", "", [0.01, 0.5]), ("statistics_momentum", "1", [0.1, 0.0])):
+        series = rec.history.series(quantity, layer)
+        assert series.values.tolist() == values
+        assert series.steps[0] == 1
+        assert 200 <= series.steps[1] <= 225
 
 
 # labels of batches

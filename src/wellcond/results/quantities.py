@@ -223,6 +223,10 @@ SKIPPED_STEPS: Final = quantity("skipped_steps", unit="steps")
 STATISTICS_GAP: Final = quantity("statistics_gap", "distance of running from batch statistics")
 """RMS over channels of the distance of a BatchNorm's running mean from the batch's, in running standard deviations,
 and of the logarithm of the ratio of the variances."""
+STATISTICS_MOMENTUM: Final = quantity("statistics_momentum", "momentum of running statistics")
+"""The weight of a new batch in the running statistics of a BatchNorm, whenever it has changed."""
+WEIGHT_DECAY: Final = quantity("weight_decay")
+"""The largest of the optimizer's groups, whenever it has changed."""
 REPEATED_BATCHES: Final = quantity("repeated_batches", unit="batches")
 """Recent steps in a row whose batch was one that had just been seen."""
 INPUT_SIZE: Final = quantity("input_size", "size of the inputs")

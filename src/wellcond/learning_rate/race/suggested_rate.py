@@ -114,7 +114,11 @@ class SuggestedRate(Result):
         else:
             is_lower = self.lr < self.race.best
             why = "longer runs need lower rates" if is_lower else "higher ones did nearly as well"
-            why = f"runs of {self.race.longest} steps tell little" if tells_little else why
+            why = (
+                "short runs move yours only part of the way"
+                if tells_little and self.race.own in self.race.finished
+                else why
+            )
             answer = f"Start with lr = {number(self.lr)} for {self.race.steps:,} steps: {raced}, "
             answer += f"{number(self.race.best)} ended lowest, and {why}."
         low, high = number(self.low), number(self.high)

@@ -45,6 +45,8 @@ MOST = Condition(
     origin="no schedule is made to change nothing in most of the steps of its run",
 )  # fmt: skip
 DROP = Condition("learning rate / before", 0.7, origin="decay by a half or a tenth; smooth schedules take 0.9 of it")
+ROUNDING = 1e-6
+"""Relative error of a rate that was multiplied by decays."""
 EARLY = 0.25
 """Share of the samples that show what steps change at first."""
 WINDOW = 25
@@ -96,22 +98,23 @@ def _sum_over_steps(ratios: Series, steps: int) -> float:
 def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
     """The rate has been below a thousandth of its highest for a fifth of the run, and training goes on. A warning.
 
-    A note if the network had learned by then, and the loss was not falling any more, unless that is three fifths of the
-    run and the loss has not fallen since. It begins with the first drop of the rate that came while the loss was
-    falling; a rate that falls little by little, where it is a thousandth.
+    At just a thousandth, where three decays by ten end, for three fifths of the run. A note if the network had learned
+    by then, and the loss was not falling any more, unless that is three fifths of the run and the loss has not fallen
+    since. It begins with the first drop of the rate that came while the loss was falling; a rate that falls little by
+    little, where it is a thousandth.
     """
     rates = finite(evidence.history.series(LR))
     if not len(rates) or evidence.step < ENOUGH.at:
         return
     highest = float(rates.values.max())
-    start = last_before(rates.values < ENDED.warn * highest)
+    start = last_before(rates.values < ENDED.warn * highest * (1 + ROUNDING))
     if start >= len(rates):
         return
-    ended = int(rates.steps[start])
-    if evidence.step - ended < LONG.at * evidence.step:
+    ended, lr = int(rates.steps[start]), float(rates.values[-1])
+    share = LONG if lr < ENDED.warn * highest * (1 - ROUNDING) else MOST
+    if evidence.step - ended < share.at * evidence.step:
         return
     begin = _early_drop(evidence, rates, start) or ended
-    lr = float(rates.values[-1])
     is_early = not evidence.loss.has_learned or _was_falling(evidence, begin)
     is_idle = evidence.step - ended >= MOST.at * evidence.step and not evidence.loss.has_fallen_since(ended)
     early = f"; it fell at step {begin}, when the loss was falling too" if begin < ended else ""
@@ -119,7 +122,7 @@ def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
         rule="learning-rate-too-low",
         severity="warning" if is_early or is_idle else "note",
         basis="proven",
-        summary=f"since step {ended} the rate is below a thousandth of its highest, {number(highest)}, and now "
+        summary=f"since step {ended} the rate is at most a thousandth of its highest, {number(highest)}, and now "
         f"{number(lr)}{early}; the loss is {number(evidence.loss.level())}, and was "
         f"{number(evidence.loss.level_at(ended))} then.",
         evidence={"lr": lr, "highest lr": highest, "steps since": float(evidence.step - ended)},

@@ -18,7 +18,7 @@ from wellcond.recording.judging.levels import began, finite, last_before, median
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.recording.judging.shares import BEGINNING
 from wellcond.results import number
-from wellcond.results.quantities import STATISTICS_GAP, VALIDATION_LOSS
+from wellcond.results.quantities import STATISTICS_GAP, STATISTICS_MOMENTUM, VALIDATION_LOSS
 from wellcond.results.text import named
 
 GAP = Threshold(
@@ -33,6 +33,9 @@ GROWTH = Condition(
     "distance / its lowest level so far", 3.0, origin="the spread of small batches is the same all the time"
 )
 APART = Condition("validation loss / training loss", 2.0, origin="running statistics are used in validation alone")
+RENEWED = Condition(
+    "momentum · steps since it was set", 0.7, origin="theory: ln 2, at which half of the statistics is of batches since"
+)
 EARLY = 5
 """First validations that are compared with the training loss."""
 ENOUGH = Condition("samples", 5, origin="medians of three before and after, which may share one")
@@ -45,12 +48,17 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
 
     A warning; severe from 3.5, which no batch shows by chance, and if they were never nearer but most of the first five
     validation losses are twice the training loss. So is a quarter of a standard deviation, three times the least, if
-    validation losses are twice the training loss since then. The first 100 steps are not judged.
+    validation losses are twice the training loss since then; and any distance, if they have been so only since the
+    statistics stand still, with a momentum of next to 0. The first 100 steps are not judged.
     """
     stale = []
     is_apart, since = _validation_is_apart(evidence), _apart_since(evidence)
     for layer in evidence.history.layers(STATISTICS_GAP):
         series = finite(evidence.history.series(STATISTICS_GAP, layer))
+        stopped = _stopped(evidence, layer)
+        if stopped is not None and since is not None and len(series) and stopped <= since:
+            stale.append((median(series.values[-3:]), layer, stopped))
+            continue
         if len(series) < ENOUGH.at or evidence.step < SETTLED.at:
             continue
         levels = smooth(series.values, 3)
@@ -80,6 +88,14 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
             "evaluation: torch.optim.swa_utils.update_bn(loader, model)",
             step=begin,
         )
+
+
+def _stopped(evidence: RunEvidence, layer: str) -> int | None:
+    """Since when the statistics of a layer stand still: new batches do not replace half of them; None if they move."""
+    momenta = finite(evidence.history.series(STATISTICS_MOMENTUM, layer))
+    if not len(momenta) or momenta.values[-1] * (evidence.step - int(momenta.steps[-1])) > RENEWED.at:
+        return None
+    return int(momenta.steps[-1]) if evidence.step - int(momenta.steps[-1]) >= SETTLED.at else None
 
 
 def _apart_since(evidence: RunEvidence) -> int | None:

@@ -10,7 +10,9 @@ Right:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from statistics import fmean
 
 import numpy as np
 
@@ -19,10 +21,11 @@ from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
 from wellcond.recording.judging.layer_changes import around
 from wellcond.recording.judging.levels import began, finite, last_before, median
-from wellcond.recording.judging.rates import lr_ratio
+from wellcond.recording.judging.rates import at, lr_ratio
+from wellcond.recording.judging.rises import Rise
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
-from wellcond.results.quantities import WEIGHT_NORM
+from wellcond.results.quantities import LR, WEIGHT_DECAY, WEIGHT_NORM
 
 LOST = Threshold(
     "rise of the loss since its lowest level / its fall until then", 0.1, 0.3,
@@ -40,7 +43,10 @@ JUMP = Condition(
     "height of the first losses of the rise / height now", 1.5,
     origin="weights that shrink lift the loss little by little; a jump that comes back is of other data or terms",
 )  # fmt: skip
+TENFOLD = Condition("weight decay / before", 10.0, origin="schedules of decay, as DINO's, go up tenfold in a whole run")
 
+MOST_STEPS = 200
+"""Steps at which decay and rate are looked up."""
 BEGINS = 0.05
 """Share of the shrinking from which on it has begun."""
 
@@ -51,6 +57,54 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
 
     The loss must have lost a tenth of what was learned; severe from a third.
     """
+    rise = _rise(evidence)
+    if rise is None:
+        return
+    layers, shrunk, _ = _layers_that_shrink(evidence, rise)
+    if len(shrunk) < MOST.at * len(layers) or not shrunk:
+        return
+    begin = _raised(evidence, rise) or min(rise.step, int(np.median([step for _, step in shrunk.values()])))
+    middle = median(np.array([share for share, _ in shrunk.values()]))
+    yield _finding(
+        rise,
+        begin,
+        f"since step {begin} the weights of {len(shrunk)} of {len(layers)} layers shrink, to {number(middle)} of their "
+        "norm",
+        {"weights / before": middle, "layers that shrink": float(len(shrunk))},
+    )
+
+
+@run_rule("weight-decay-dominates", quantity=WEIGHT_DECAY)
+def decay_was_raised(evidence: RunEvidence) -> Iterator[Finding]:
+    """Weight decay is ten times what it was before the loss began to rise, and alone has shrunk weights by 15 %.
+
+    If norms of weights since then are known, some layer's must show it; where most do, `weights_shrink` says it.
+    """
+    rise = _rise(evidence)
+    begin = None if rise is None else _raised(evidence, rise)
+    if rise is None or begin is None:
+        return
+    layers, shrunk, is_known = _layers_that_shrink(evidence, rise)
+    if (is_known and not shrunk) or (shrunk and len(shrunk) >= MOST.at * len(layers)):
+        return
+    decays, rates = (finite(evidence.history.series(quantity)) for quantity in (WEIGHT_DECAY, LR))
+    steps = np.arange(begin, evidence.step + 1)
+    shares = [at(decays, step) * at(rates, step) for step in steps[:: math.ceil(len(steps) / MOST_STEPS)].tolist()]
+    left = math.exp(-fmean(shares) * len(steps))
+    if left >= SHRUNK.at:
+        return
+    before, now = at(decays, begin - 1), at(decays, evidence.step)
+    yield _finding(
+        rise,
+        begin,
+        f"since step {begin} weight decay is raised, from {number(before)} to {number(now)}: weights that no gradient "
+        f"holds shrink to {number(left)}",
+        {"weight decay": now, "weight decay before": before},
+    )
+
+
+def _rise(evidence: RunEvidence) -> Rise | None:
+    """The rise of a loss that weights which shrink may be the reason of."""
     rise = evidence.loss.rise
     if (
         rise is None
@@ -59,26 +113,36 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
         or lr_ratio(evidence, rise.step) > RAISED.at
         or rise.first - rise.lowest > JUMP.at * (rise.level - rise.lowest)
     ):
-        return
+        return None
+    return rise
+
+
+def _layers_that_shrink(evidence: RunEvidence, rise: Rise) -> tuple[list[str], dict[str, tuple[float, int]], bool]:
+    """All layers, those that have shrunk with how far and since when, and whether any was read since the rise."""
     layers = evidence.history.layers(WEIGHT_NORM)
     every = {layer: _shrinking(evidence.history.series(WEIGHT_NORM, layer), rise.step) for layer in layers}
-    shrunk = {layer: each for layer, each in every.items() if each is not None and each[0] < SHRUNK.at}
-    if len(shrunk) < MOST.at * len(layers) or not shrunk:
-        return
-    begin = min(rise.step, int(np.median([step for _, step in shrunk.values()])))
-    middle = median(np.array([share for share, _ in shrunk.values()]))
-    yield Finding(
+    known = {layer: each for layer, each in every.items() if each is not None}
+    return layers, {layer: each for layer, each in known.items() if each[0] < SHRUNK.at}, bool(known)
+
+
+def _raised(evidence: RunEvidence, rise: Rise) -> int | None:
+    """Since when decay is twice what it was before the rise, if it has become ten times as much; None if not."""
+    decays = finite(evidence.history.series(WEIGHT_DECAY))
+    if not len(decays):
+        return None
+    before = float(decays.values[decays.steps <= rise.step].min(initial=float(decays.values[0])))
+    if decays.values[-1] < TENFOLD.at * before or not decays.values[-1] > before:
+        return None
+    return int(decays.steps[last_before(decays.values > 2 * before)])
+
+
+def _finding(rise: Rise, begin: int, what: str, numbers: dict[str, float]) -> Finding:
+    return Finding(
         rule="weight-decay-dominates",
         severity="severe" if LOST.is_severe(rise.lost) else "warning",
         basis="measured",
-        summary=f"since step {begin} the weights of {len(shrunk)} of {len(layers)} layers shrink, to {number(middle)} "
-        f"of their norm, and the loss has risen from {number(rise.lowest)} to {number(rise.level)}.",
-        evidence={
-            "weights / before": middle,
-            "layers that shrink": float(len(shrunk)),
-            "level before": rise.lowest,
-            "level now": rise.level,
-        },
+        summary=f"{what}, and the loss has risen from {number(rise.lowest)} to {number(rise.level)}.",
+        evidence={**numbers, "level before": rise.lowest, "level now": rise.level},
         reason="The gradient of the loss holds the weights against decay. Once it is smaller than wd·θ they shrink, "
         "also those that the network needs.",
         remedy='for group in optimizer.param_groups:\n    group["weight_decay"] = 1e-4  # and look for what raised it',

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from wellcond.problem.ranks.team import Team
@@ -66,6 +67,11 @@ class Sampling:
         self._are_parts = team is not None
         self._readings = readings
         self._last: dict[tuple[str, str], float] = {}
+        self._batchnorms = [
+            (name, module)
+            for name, module in model.named_modules()
+            if isinstance(module, _BatchNorm) and module.track_running_stats
+        ]
         self._asks: list[bool] = []
         """Which parameters of the optimizers asked for a gradient at the last look."""
 
@@ -155,7 +161,19 @@ class Sampling:
             self._readings.add(largest, lambda values: self._if_new(step, "", q.LR, values[0], "lr"))
         return []
 
-    def trained(self, step: int) -> list[Row]:
+    def changes(self, step: int) -> list[Row]:
+        """What code changes between steps, if it has: which layers are trained, decay, momentum of statistics."""
+        rows = self._trained(step)
+        groups = [group for watch in self.steps for group in watch.optimizer.param_groups]
+        decays = [group.get("weight_decay", 0.0) for group in groups]
+        if not any(isinstance(decay, Tensor) for decay in decays):
+            rows += self._if_new(step, "", q.WEIGHT_DECAY, max(map(float, decays), default=0.0), "")
+        for name, norm in self._batchnorms:
+            if norm.momentum is not None:  # otherwise all batches count alike
+                rows += self._if_new(step, name, q.STATISTICS_MOMENTUM, float(norm.momentum), "")
+        return rows
+
+    def _trained(self, step: int) -> list[Row]:
         """Share of each layer's weights that ask for a gradient, where they do not all do; each if it has changed."""
         asks = [
             p.requires_grad for watch in self.steps for group in watch.optimizer.param_groups for p in group["params"]
