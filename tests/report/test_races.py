@@ -39,11 +39,13 @@ def test_losses_that_differ_by_orders_of_magnitude_are_drawn_by_their_logarithm(
 
 
 def test_a_rate_that_is_not_the_lowest_of_the_race_says_why() -> None:
-    lower = SuggestedRate(None, None, Race(RUNS, Choice(0.5, 0.5, 0.52), steps=4000, own=2.0, steps_taken=70))
+    lower = SuggestedRate(None, None, Race(RUNS, Choice(0.5, 0.5, 0.52), steps=4000, own=None, steps_taken=70))
     assert lower.verdict().startswith(
         "Start with lr = 0.5 for 4,000 steps: of 5 rates, 2 of which were raced for 20 steps, 1 ended lowest, and "
         "longer runs need lower rates. No rate up to 2 diverged; 10 did."  # 0.5 to 0.52 is no range
     )
+    short = SuggestedRate(None, None, Race(RUNS, Choice(0.5, 0.5, 0.52), steps=4000, own=2.0, steps_taken=70))
+    assert "1 ended lowest, and short runs move yours only part of the way. No rate" in short.verdict()
     edge = SuggestedRate(None, None, Race(RUNS, Choice(1.0, 1.0, 1.0, True), steps=4000, own=2.0, steps_taken=70))
     assert edge.verdict().endswith(
         "10 did. None below 1 was raced to the end, and over 4,000 steps one may be better. Runs of 20 steps tell "
