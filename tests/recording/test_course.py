@@ -147,6 +147,14 @@ def test_of_two_that_explain_each_other_the_earlier_is_the_cause() -> None:
     assert [each.rule for each in roots] == ["non-finite"]
 
 
+@pytest.mark.parametrize("effect", ["attention-saturation", "activation-drift"])
+def test_what_an_inspection_sees_after_a_jump_is_its_consequence(effect: str) -> None:
+    jump = finding("learning-rate-too-high", 400)
+    (root,) = nested([finding(effect, 480, severity="severe"), jump])
+    assert (root.rule, root.severity) == ("learning-rate-too-high", "severe")
+    assert effect in {each.rule for each in nested([finding(effect, 100, severity="severe"), jump])}
+
+
 def test_findings_of_an_inspection_begin_and_end_with_it() -> None:
     course = Course()
     seen = finding("unscaled-input", severity="severe", step=None)

@@ -290,6 +290,14 @@ def test_a_second_spike_that_is_no_higher_is_a_note() -> None:
     assert [each.severity for each in by("loss-spike", evidence(losses))] == ["warning", "note"]
 
 
+def test_a_spike_may_grow_for_three_steps() -> None:
+    losses = learning()
+    losses[699:702] = 4.0, 80.0, 9.0
+    losses[702:740] += 2 * np.exp(-np.arange(38) / 10)
+    (finding,) = by("loss-spike", evidence(losses))
+    assert (finding.step, finding.evidence["loss"]) == (700, 80.0)
+
+
 @pytest.mark.slow
 def test_spikes_of_heavy_tailed_noise_are_rare() -> None:
     """Less than one warning in ten runs of 2,000 steps of exponential, lognormal and squared normal noise."""
@@ -871,6 +879,9 @@ def test_statistics_that_stand_still_and_validation_shows_it() -> None:
     ):
         assert by("stale-statistics", evidence(falling, gap | numbers | later)) == []
     assert by("stale-statistics", evidence(falling, gap | stops | validation(1.2 * falling))) == []
+    always_apart = 3 * falling + np.where(T < 500, 0.5, 0.5 + (T - 500) / 800)
+    (finding,) = by("stale-statistics", evidence(falling, gap | stops | validation(always_apart)))
+    assert (finding.severity, finding.step) == ("severe", 410)
 
 
 def test_uncleared_gradients_are_dated_by_how_large_their_sum_is() -> None:

@@ -304,6 +304,29 @@ def test_decay_and_momentum_of_statistics_are_recorded_when_they_change() -> Non
         assert 200 <= series.steps[1] <= 225
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("clips", [True, False])
+def test_gradients_that_are_not_cleared_any_more_are_seen_at_once(set_to_none: bool, clips: bool) -> None:
+    model, clock = nn.Linear(2, 3), Clock()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(0)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), budget=1e-6, clock=clock) as rec:
+        for step in range(1, 301):
+            clock.now += 1.0
+            if step < 200:
+                optimizer.zero_grad(set_to_none=set_to_none)
+            value = model(torch.randn(4, 2, generator=generator)).square().mean()
+            value.backward()
+            if clips:
+                nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+            optimizer.step()
+            rec.step(value.item())
+    old = rec.history.series("uncleared_gradient")
+    assert old.steps[old.values > 0].tolist()[:1] == [201]
+    (finding,) = [each for each in rec.findings if each.rule == "gradients-not-cleared"]
+    assert 195 <= (finding.step or 0) <= 201
+
+
 # labels of batches
 
 INPUTS = torch.zeros(8, 2)

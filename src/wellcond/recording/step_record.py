@@ -90,6 +90,7 @@ class StepRecord:
             self._turns.fetch()
             self._logbook.truncate(step - 1)
         is_alarming, is_finite = self._note_loss(step, value)
+        is_lost, is_alarming = is_alarming and not is_finite, is_alarming or sampling.writes_anew
         if sampling.has_new_rates:
             self._turns.rows += sampling.rates(step)
         if self._count.skipped and self._count.skipped % EVERY_SKIPPED == 0:
@@ -101,7 +102,7 @@ class StepRecord:
         is_urgent = is_alarming and self._ranks.team is None  # of which other processes do not know
         if step >= self._turns.next_look or is_urgent or sampling.depth:
             probed = batch if self._ranks.can_probe else None
-            self._turns.look(step, probed, self._count.passes, is_alarming, is_alarming and not is_finite, began)
+            self._turns.look(step, probed, self._count.passes, is_alarming, is_lost, began)
 
     def _note_loss(self, step: int, value: Any) -> tuple[bool, bool]:
         """Keep the loss of a step: whether it is alarming, and whether it is finite; on a GPU both are known later."""

@@ -15,6 +15,11 @@ from wellcond.recording.judging.run_rule import RUN_RULES, RunEvidence
 
 OF_FRESH_WEIGHTS = ("bad-initialisation", "symmetric-initialisation")
 """Rules about the weights that a network begins with."""
+OF_JUMPS, OF_SIGNALS = (
+    ("learning-rate-too-high", "loss-spike", "data-changed"),
+    ("attention-saturation", "activation-drift"),
+)
+"""What changes signals in the middle of a run, and what an inspection sees of that; in a diagnosis, the weights do."""
 
 
 @dataclass
@@ -165,7 +170,7 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
 
     for index, effect in reversed(list(enumerate(by_time))):
         for other, cause in enumerate(by_time):
-            if other != index and root(other) != index and _began_before(cause, effect) and explains(cause, effect):
+            if other != index and root(other) != index and _began_before(cause, effect) and _explains(cause, effect):
                 cause_of[index] = other
                 break
     roots = []
@@ -175,6 +180,10 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
             worst = min((each, *below), key=lambda one: SEVERITIES.index(one.severity)).severity
             roots.append(replace(each, severity=worst, consequences=(*each.consequences, *below)))
     return sorted(roots, key=_rank)
+
+
+def _explains(cause: Finding, effect: Finding) -> bool:
+    return explains(cause, effect) or (cause.rule in OF_JUMPS and effect.rule in OF_SIGNALS)
 
 
 def _began_before(cause: Finding, effect: Finding) -> bool:

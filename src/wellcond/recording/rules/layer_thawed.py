@@ -60,5 +60,5 @@ def layer_thawed(evidence: RunEvidence) -> Iterator[Finding]:
             "that start from zero, move it further than they can follow.",
             remedy="# give it a parameter group of its own with a tenth of the rate, and warm that up",
             step=step,
-            until=None if overfits else step + around(step),
+            until=None if effects else step + around(step),
         )

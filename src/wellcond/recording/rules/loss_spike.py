@@ -38,6 +38,7 @@ FEWEST = Condition("losses before, at least", 32, origin="the same, of a short r
 AFTER = Condition("losses after", 8, origin="they show whether it comes back")
 BACK = Condition("height after / height of the spike, where it has come back", 0.5, origin="half of the way")
 NEXT = Condition("losses right after, of which most are back unless the weights were hurt", 3, origin="their median")
+PEAK = Condition("steps within which a spike is at its highest", 3, origin="steps at a wrong rate, or clipped ones")
 HURT = Condition(
     "change of a layer's weights per step across the spike / before it and after it", 5.0,
     origin="one step of the spike's size is as long as several usual ones together",
@@ -48,27 +49,28 @@ RECENT = Condition("latest steps that are looked at", 4096, origin="what came be
 
 @run_rule("loss-spike", quantity=TRAINING_LOSS)
 def loss_spike(evidence: RunEvidence) -> Iterator[Finding]:
-    """A single loss that lies five times as high above the median of 200 before as any of these, and comes back.
+    """A loss that lies five times as high above the median of 200 before as any of these, and comes back.
 
     A warning, or a note if there was a higher one before. It must be as high as a quarter of what the loss has fallen
-    since the start. The losses right after are back half of the way, unless the step hurt the weights: otherwise it is
-    not one batch. The finding holds what else was seen at that step: layers whose gradients grew most, and the rate
-    next to its limit.
+    since the start, at its highest within three steps. The losses right after that are back half of the way, unless the
+    step hurt the weights: otherwise it is not one batch. The finding holds what else was seen at that step: layers
+    whose gradients grew most, and the rate next to its limit.
     """
     curve = evidence.loss
     series = curve.series.since(evidence.step - int(RECENT.at))
     highest = 0.0
     for place in _jumps(series.values, LARGE.at * curve.scale):
-        step, value = int(series.steps[place]), float(series.values[place])
+        peak = place + int(np.argmax(series.values[place : place + int(PEAK.at)]))
+        step, value = int(series.steps[place]), float(series.values[peak])
         level = median(series.values[max(0, place - int(BEFORE.at)) : place])
-        later = smooth(series.values[place + 1 :], 9)
+        later = smooth(series.values[peak + 1 :], 9)
         is_back = np.flatnonzero(later - level < BACK.at * (value - level))
-        first = median(series.values[place + 1 : place + 1 + int(NEXT.at)])
+        first = median(series.values[peak + 1 : peak + 1 + int(NEXT.at)])
         is_single = first - level < BACK.at * (value - level) or _change_of_weights(evidence, step) > HURT.at
         if len(is_back) and is_single:
             severity: Severity = "warning" if value - level > HIGHER.at * highest else "note"
             highest = max(highest, value - level)
-            yield _finding(evidence, severity, step, int(series.steps[place + 1 + is_back[0]]), level, value)
+            yield _finding(evidence, severity, step, int(series.steps[peak + 1 + is_back[0]]), level, value)
 
 
 def _jumps(values: np.ndarray, least: float) -> Iterator[int]:

@@ -17,6 +17,7 @@ from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.recording.judging.shares import BEGINNING
+from wellcond.recording.judging.validation_rise import validation_rise
 from wellcond.results import number
 from wellcond.results.quantities import STATISTICS_GAP, STATISTICS_MOMENTUM, VALIDATION_LOSS
 from wellcond.results.text import named
@@ -48,15 +49,17 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
 
     A warning; severe from 3.5, which no batch shows by chance, and if they were never nearer but most of the first five
     validation losses are twice the training loss. So is a quarter of a standard deviation, three times the least, if
-    validation losses are twice the training loss since then; and any distance, if they have been so only since the
-    statistics stand still, with a momentum of next to 0. The first 100 steps are not judged.
+    validation losses are twice the training loss since then; and any distance, if they have been so, or rise, only
+    since the statistics stand still, with a momentum of next to 0. The first 100 steps are not judged.
     """
     stale = []
     is_apart, since = _validation_is_apart(evidence), _apart_since(evidence)
+    rise = validation_rise(evidence)
+    worse = [step for step in (since, None if rise is None else rise.step) if step is not None]
     for layer in evidence.history.layers(STATISTICS_GAP):
         series = finite(evidence.history.series(STATISTICS_GAP, layer))
         stopped = _stopped(evidence, layer)
-        if stopped is not None and since is not None and len(series) and stopped <= since:
+        if stopped is not None and len(series) and any(stopped <= step for step in worse):
             stale.append((median(series.values[-3:]), layer, stopped))
             continue
         if len(series) < ENOUGH.at or evidence.step < SETTLED.at:
@@ -71,7 +74,7 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
             before = series.values[(series.steps >= SETTLED.at) & (series.steps < since)]
             if len(before) and now > max(HARMFUL.at, GROWTH.at * median(before)):
                 stale.append((now, layer, since))
-    is_apart = is_apart or since is not None
+    is_apart = is_apart or bool(worse)
     for now, layer, begin in sorted(stale, reverse=True):
         yield Finding(
             rule="stale-statistics",

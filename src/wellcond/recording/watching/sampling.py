@@ -151,6 +151,11 @@ class Sampling:
         """Whether learning rates may have changed."""
         return True in [watch.has_new_rates for watch in self.steps]
 
+    @property
+    def writes_anew(self) -> bool:
+        """Whether gradients are added up, clipped or cleared in another way than ever before."""
+        return True in [watch.writes_anew for watch in self.steps]
+
     def rates(self, step: int) -> list[Row]:
         """The largest learning rate of all groups in the step that was taken, if it has changed."""
         rates = [lr for watch in self.steps for lr in watch.rates]

@@ -21,6 +21,9 @@ from wellcond.training.optimizers import reads_only
 MOST_COPIED = 2**25
 """Entries of the weights that are copied to see what a step changes; of a larger network, those of layers in turn."""
 
+FIRST_STEPS = 3
+"""Steps that show how often gradients are written to: the first one begins with none."""
+
 HALF = (torch.float16, torch.bfloat16)
 """Weights whose steps may be rounded away."""
 
@@ -60,6 +63,8 @@ class StepWatch:
         steps: Steps that the optimizer has taken.
         rates: Learning rates of its groups in the last one.
         has_new_rates: Whether they may be others than in the step before.
+        writes_anew: Whether a gradient was written to a number of times since the last step that it never was before,
+            as where it is not cleared any more.
         is_captured: Whether a step was captured as a CUDA graph, whose replays call no hooks.
         wants_gradients: Whether the gradients of the coming step are read.
         wants_weights: Whether its weights and updates are.
@@ -73,6 +78,7 @@ class StepWatch:
         self.steps = 0
         self.rates: list[Any] = []
         self.has_new_rates = False
+        self.writes_anew = False
         self.is_captured = False
         self.wants_gradients = self.wants_weights = False
         self.gradients: Norms | None = None
@@ -81,6 +87,9 @@ class StepWatch:
         self._layout, self._guard, self._team = layout, guard, team
         self._next_layer = 0
         self._is_read = False
+        self._first: Tensor | None = None
+        self._version = 0
+        self._writes: set[int] = set()
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -110,6 +119,7 @@ class StepWatch:
         # tensors are not compared, which would wait for a GPU
         self.has_new_rates = bool(rates) and (type(rates[0]) is not float or rates != self.rates)
         self.rates = rates
+        self._count_writes()
         if self._is_read or not (self.wants_gradients or self.wants_weights):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -124,6 +134,19 @@ class StepWatch:
             return value
 
         return (args[0], watched, *args[2:]), {name: value for name, value in kwargs.items() if name != "closure"}
+
+    def _count_writes(self) -> None:
+        """How often the first gradient was written to since the last step, by its version, which begins with it."""
+        if self._first is None:
+            params = (p for group in self.optimizer.param_groups for p in group["params"])
+            self._first = next((p for p in params if p.grad is not None), None)
+        gradient = None if self._first is None else self._first.grad
+        self.writes_anew = False
+        if gradient is not None:
+            writes = gradient._version - self._version
+            self._version += writes
+            self.writes_anew = self.steps > FIRST_STEPS and writes not in self._writes
+            self._writes.add(writes)
 
     @reads_only
     def _after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
