@@ -21,7 +21,7 @@ from wellcond.training.optimizers import reads_only
 MOST_COPIED = 2**25
 """Entries of the weights that are copied to see what a step changes; of a larger network, those of layers in turn."""
 
-FIRST_STEPS = 3
+STEPS_TO_KNOW = 3
 """Steps that show how often gradients are written to: the first one begins with none."""
 
 HALF = (torch.float16, torch.bfloat16)
@@ -145,7 +145,7 @@ class StepWatch:
         if gradient is not None:
             writes = gradient._version - self._version
             self._version += writes
-            self.writes_anew = self.steps > FIRST_STEPS and writes not in self._writes
+            self.writes_anew = self.steps > STEPS_TO_KNOW and writes not in self._writes
             self._writes.add(writes)
 
     @reads_only
