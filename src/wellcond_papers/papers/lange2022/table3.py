@@ -63,13 +63,17 @@ EXPERIMENT = Experiment(
         best_are_printed(FIRST, PRINTED[FIRST]).because(
             "paper", "the paper's claim does not hold here",
             "At the printed 0.1 Adam leaves the vanilla network at chance, as at 0.05 and 0.5; 0.001 is best, 70.5 %. "
-            "Of BN 0.05 and 0.1 tie. BNP's 0.05 is 0.6 points above the printed 0.1, with one seed. The arms with 4 "
-            "things were not run.",
+            "Of BN 0.05 and 0.1 tie. BNP's 0.05 is 0.6 points above the printed 0.1, and with 4 things 0.001 is 0.6 "
+            "points above the printed 0.005, with one seed each.",
         ),
         *(best_are_printed(row, printed) for row, printed in PRINTED.items() if row != FIRST),
         is_better(
             "Adam performs better for the vanilla network in mini-batches of 128 and for BN with 4 things",
             "where the Adam optimizer performs better and is used", [case for case in CASES if case[:2] in UNDER_ADAM],
+        ).because(
+            "paper", "the paper's claim does not hold here",
+            "It does for the vanilla network, by 3.5 points. With 4 things SGD at 0.01 ends at 70.7 % and Adam at "
+            "0.001 at 70.4 %, one seed each, which is level.",
         ),
         as_good(
             "SGD is comparable to Adam in all other cases", "SGD is comparable to Adam in all other cases",
