@@ -304,6 +304,29 @@ def test_decay_and_momentum_of_statistics_are_recorded_when_they_change() -> Non
         assert 200 <= series.steps[1] <= 225
 
 
+@pytest.mark.parametrize(("lr", "is_found"), [(1e-5, True), (0.1, False)])
+def test_weights_that_are_rounded_after_every_step(lr: float, is_found: bool) -> None:
+    torch.manual_seed(0)
+    model, clock = nn.Sequential(nn.Linear(20, 30)), Clock()
+    model.load_state_dict({name: p.bfloat16().float() for name, p in model.state_dict().items()})  # so far no fault
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), clock=clock) as rec:
+        for step in range(1, 301):
+            clock.now += 1.0
+            optimizer.zero_grad()
+            value = (model(torch.randn(16, 20)) - 1).square().mean()
+            value.backward()
+            optimizer.step()
+            if step >= 200:
+                model[0].weight.data.copy_(model[0].weight.data.bfloat16())
+            rec.step(value.item())
+    shares = rec.history.series("rounded_weights", "0")
+    assert shares.values[-1] == 1.0
+    steps = [each.step for each in rec.findings if each.rule == "lost-updates" and "float32" in each.summary]
+    assert len(steps) == is_found
+    assert all(200 <= (step or 0) <= 225 for step in steps)
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("clips", [True, False])
 def test_gradients_that_are_not_cleared_any_more_are_seen_at_once(set_to_none: bool, clips: bool) -> None:

@@ -218,6 +218,8 @@ UNHELD_SHARE: Final = quantity("unheld_share")
 """Share of a layer's weights with a gradient that no optimizer holds, where there are some."""
 TRAINED_SHARE: Final = quantity("trained_share")
 """Share of a layer's weights that ask for a gradient, where they have not always all done so."""
+ROUNDED_WEIGHTS: Final = quantity("rounded_weights")
+"""Share of some float32 weights of a layer that bfloat16 holds exactly, whenever it has changed."""
 SKIPPED_STEPS: Final = quantity("skipped_steps", unit="steps")
 """Steps in a row that the optimizer has not taken, as a GradScaler does where gradients are not finite."""
 STATISTICS_GAP: Final = quantity("statistics_gap", "distance of running from batch statistics")

@@ -9,6 +9,11 @@ Wrong:
     model.to(torch.bfloat16)  # and AdamW at 1e-5
 Right:
     torch.autocast("cuda", torch.bfloat16)  # the weights stay in float32
+
+Wrong:
+    weight.copy_(weight.bfloat16().float())  # after every step
+Right:
+    state = {name: weight.bfloat16() for name, weight in model.state_dict().items()}  # what is saved
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from wellcond.results.quantities import (
     GRADIENT_NORM,
     LOSS_SCALE,
     LOST_UPDATES,
+    ROUNDED_WEIGHTS,
     SKIPPED_STEPS,
     UPDATE_RATIO,
     WEIGHT_NORM,
@@ -58,6 +64,8 @@ MOVES = Condition(
     "‖Δθ‖/‖θ‖ of a step that the norms would show", 1e-4,
     origin="float32 has 6e-8 of a norm, which tens of such steps in any direction exceed",
 )  # fmt: skip
+ALL_ROUNDED = Condition("share of weights that are rounded", 0.99, origin="by chance it is 2⁻¹⁶ of them")
+UNIT = Condition("‖Δθ‖/‖θ‖ of a step", 2.0**-8, origin="theory: the unit in the last place of bfloat16")
 SAMPLES = Condition("first samples of a share", 3, origin="their median is not that of a single step")
 
 
@@ -143,6 +151,38 @@ def steps_are_rounded_away(evidence: RunEvidence) -> Iterator[Finding]:
         remedy="model = model.float()  # and torch.autocast(dtype=torch.bfloat16) around the forward pass",
         step=int(shares.steps[0]),
     )
+
+
+@run_rule("lost-updates", quantity=ROUNDED_WEIGHTS)
+def weights_are_rounded(evidence: RunEvidence) -> Iterator[Finding]:
+    """Weights in float32 hold bfloat16 numbers after every step, of which a step is less than a unit in the last place.
+
+    A warning. They must have been rounded for 50 steps: weights that are loaded from bfloat16 are so until the first.
+    """
+    for layer in evidence.history.layers(ROUNDED_WEIGHTS):
+        shares = finite(evidence.history.series(ROUNDED_WEIGHTS, layer))
+        start = last_before(shares.values >= ALL_ROUNDED.at)
+        if start == len(shares) or evidence.step - int(shares.steps[start]) < AT_START.at:
+            continue
+        begin = int(shares.steps[start])
+        changes = finite(evidence.history.series(UPDATE_RATIO, layer))
+        change = median((changes.since(begin) if len(changes.since(begin)) else changes).values)
+        if not 0 < change < UNIT.at:
+            continue
+        yield Finding(
+            rule="lost-updates",
+            layer=layer,
+            severity="warning",
+            basis="proven",
+            summary=f"since step {begin} the weights of {named(layer)}, which are float32, hold bfloat16 numbers after "
+            f"every step: something rounds them, and a step changes them by {number(change)} of their size.",
+            evidence={"share of rounded weights": float(shares.values[-1]), "‖Δθ‖/‖θ‖ of a step": change},
+            reason="A change below 2⁻⁹ of a weight is lost where the weight is rounded to bfloat16, however often it "
+            "is made.",
+            remedy="# keep the weights in float32 between steps, and use torch.autocast(dtype=torch.bfloat16) around "
+            "the forward pass",
+            step=begin,
+        )
 
 
 @run_rule("lost-updates", quantity=WEIGHT_NORM)

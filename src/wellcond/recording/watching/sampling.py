@@ -26,6 +26,8 @@ Depth = Literal["", "gradients", "everything"]
 NOTHING: Final = ""
 GRADIENTS: Final = "gradients"
 EVERYTHING: Final = "everything"
+FEW_ENTRIES = 256
+"""Weights whose last bits are looked at: by chance none of them has 16 zeros."""
 
 
 class Sampling:
@@ -72,6 +74,7 @@ class Sampling:
             for name, module in model.named_modules()
             if isinstance(module, _BatchNorm) and module.track_running_stats
         ]
+        self._largest: Tensor | None = None
         self._asks: list[bool] = []
         """Which parameters of the optimizers asked for a gradient at the last look."""
 
@@ -176,7 +179,22 @@ class Sampling:
         for name, norm in self._batchnorms:
             if norm.momentum is not None:  # otherwise all batches count alike
                 rows += self._if_new(step, name, q.STATISTICS_MOMENTUM, float(norm.momentum), "")
-        return rows
+        return [*rows, *self._rounded(step)]
+
+    def _rounded(self, step: int) -> list[Row]:
+        """Of the largest float32 matrix, the share of a few entries whose last 16 bits are zero, as of bfloat16."""
+        if self._largest is None:
+            fine = (p for p in self._parameters() if p.dtype == torch.float32 and p.dim() > 1 and not p.is_sparse)
+            self._largest = max(fine, key=Tensor.numel, default=None)
+        if self._largest is None or self._are_parts:
+            return []
+        layer = self.layout.layer_of(self._largest) or ""
+        bits = self._largest.detach().reshape(-1)[:FEW_ENTRIES].view(torch.int32) & 0xFFFF
+        share = (bits == 0).float().mean()
+        if share.is_cpu:
+            return self._if_new(step, layer, q.ROUNDED_WEIGHTS, float(share), "")
+        self._readings.add(share, lambda values: self._if_new(step, layer, q.ROUNDED_WEIGHTS, values[0], ""))
+        return []
 
     def _trained(self, step: int) -> list[Row]:
         """Share of each layer's weights that ask for a gradient, where they do not all do; each if it has changed."""
