@@ -327,6 +327,23 @@ def test_weights_that_are_rounded_after_every_step(lr: float, is_found: bool) ->
     assert all(200 <= (step or 0) <= 225 for step in steps)
 
 
+def test_rows_of_zeros_are_not_rounded() -> None:
+    torch.manual_seed(0)
+    model, clock = nn.Sequential(nn.Embedding(8, 50, padding_idx=0), nn.Flatten(), nn.Linear(150, 1)), Clock()
+    with torch.no_grad():
+        model[0].weight[1:4] = 0.0
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), clock=clock) as rec:
+        for _ in range(200):
+            clock.now += 1.0
+            optimizer.zero_grad()
+            value = (model(torch.randint(4, 8, (16, 3))) - 1).square().mean()
+            value.backward()
+            optimizer.step()
+            rec.step(value.item())
+    assert rec.history.series("rounded_weights", "0").values.tolist() == [0.0]
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("clips", [True, False])
 def test_gradients_that_are_not_cleared_any_more_are_seen_at_once(set_to_none: bool, clips: bool) -> None:

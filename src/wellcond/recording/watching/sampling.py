@@ -26,8 +26,8 @@ Depth = Literal["", "gradients", "everything"]
 NOTHING: Final = ""
 GRADIENTS: Final = "gradients"
 EVERYTHING: Final = "everything"
-FEW_ENTRIES = 256
-"""Weights whose last bits are looked at: by chance none of them has 16 zeros."""
+FEW_ROWS, FEW_ENTRIES = 8, 32
+"""Rows of a matrix, and entries of each, whose last bits are looked at: by chance none of them has 16 zeros."""
 
 
 class Sampling:
@@ -189,8 +189,11 @@ class Sampling:
         if self._largest is None or self._are_parts:
             return []
         layer = self.layout.layer_of(self._largest) or ""
-        bits = self._largest.detach().reshape(-1)[:FEW_ENTRIES].view(torch.int32) & 0xFFFF
-        share = (bits == 0).float().mean()
+        rows = self._largest.detach()[:: -(-len(self._largest) // FEW_ROWS)]
+        some = rows.flatten(1)[:, :FEW_ENTRIES].contiguous()
+        is_set = some != 0  # as is not every row of an embedding
+        is_rounded = is_set & (some.view(torch.int32) & 0xFFFF == 0)
+        share = is_rounded.sum() / is_set.sum().clamp(min=1)
         if share.is_cpu:
             return self._if_new(step, layer, q.ROUNDED_WEIGHTS, float(share), "")
         self._readings.add(share, lambda values: self._if_new(step, layer, q.ROUNDED_WEIGHTS, values[0], ""))
