@@ -83,6 +83,24 @@ def test_a_part_that_is_closed_leaves_its_share_to_others() -> None:
     assert turns(True) >= 1.8 * turns(False)
 
 
+def test_short_runs_are_sampled_whenever_their_steps_have_doubled() -> None:
+    """Steps of 0.1 ms, of which the budget pays for next to nothing: each doubling costs half a millisecond and a turn."""
+    turns = {}
+    for gifted in ((), ("everything",)):
+        allowance = Allowance(1e-6, all_parts())
+        allowance.gifted, turns[gifted] = gifted, []
+        for step in range(1, 3001):
+            allowance.pass_time(1e-4)
+            if allowance.is_turn("everything", step):
+                allowance.charge("everything", 3e-4, step)
+                turns[gifted].append(step)
+    assert len(turns[()]) == 1
+    since = [step for step in turns["everything",] if step > 100]
+    assert all(any(low <= step <= 1.1 * low for step in since) for low in (128, 256, 512, 1024, 2048))
+    assert len(since) <= 2 * 5 + 1
+    assert allowance.spent < 12 * (5e-4 + 3e-4)
+
+
 # who is paid
 
 

@@ -165,6 +165,14 @@ def test_findings_of_an_inspection_begin_and_end_with_it() -> None:
     assert [(each.rule, each.until) for each in ended] == [("unscaled-input", 600)]
 
 
+def test_statistics_that_an_inspection_finds_are_dated_by_their_momentum() -> None:
+    course = Course()
+    gap = finding("batchnorm-mode-gap", layer="bn", severity="severe", step=None)
+    momenta = {("statistics_momentum", "bn"): {1: 0.1, 200: 0.0}}
+    course.update(evidence(learning(), momenta, inspected=[gap], inspected_at=1990))
+    assert [(each.rule, each.step) for each in course.findings] == [("batchnorm-mode-gap", 200)]
+
+
 def test_a_measured_symptom_is_a_note_while_the_loss_falls() -> None:
     course = Course()
     falling = 2.3 * np.exp(-np.arange(600) / 300)

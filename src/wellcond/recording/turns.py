@@ -105,6 +105,8 @@ class Turns:
         self._is_to_rehearse = sampling.device.type == "cuda"
         if sampling.device.type == "cuda":
             allowance.handed_out = HANDED_OUT_ON_GPU
+        else:  # on a GPU launches make them too expensive
+            allowance.gifted = (GRADIENTS, EVERYTHING, JUDGING)
 
     def look(self, step: int, batch: Any, passes: int, is_alarming: bool, is_lost: bool, now: float) -> None:
         """Pay for the time since the last look, and do what is due after a step.

@@ -126,14 +126,14 @@ def _layers_that_shrink(evidence: RunEvidence, rise: Rise) -> tuple[list[str], d
 
 
 def _raised(evidence: RunEvidence, rise: Rise) -> int | None:
-    """Since when decay is twice what it was before the rise, if it has become ten times as much; None if not."""
+    """Since when decay is ten times what it was before the rise; None if it is not."""
     decays = finite(evidence.history.series(WEIGHT_DECAY))
     if not len(decays):
         return None
     before = float(decays.values[decays.steps <= rise.step].min(initial=float(decays.values[0])))
-    if decays.values[-1] < TENFOLD.at * before or not decays.values[-1] > before:
+    if not decays.values[-1] >= max(TENFOLD.at * before, 1e-300):
         return None
-    return int(decays.steps[last_before(decays.values > 2 * before)])
+    return int(decays.steps[last_before(decays.values >= TENFOLD.at * before)])
 
 
 def _finding(rise: Rise, begin: int, what: str, numbers: dict[str, float]) -> Finding:
