@@ -84,7 +84,7 @@ def test_a_part_that_is_closed_leaves_its_share_to_others() -> None:
 
 
 def test_short_runs_are_sampled_whenever_their_steps_have_doubled() -> None:
-    """Steps of 0.1 ms, of which the budget pays for next to nothing: each doubling costs half a millisecond and a turn."""
+    """Steps of 0.1 ms, of which the budget pays for next to nothing: each doubling costs 0.5 ms and a turn."""
     turns = {}
     for gifted in ((), ("everything",)):
         allowance = Allowance(1e-6, all_parts())
