@@ -268,6 +268,11 @@ def test_weights_that_shrink_since_decay_was_raised() -> None:
     (finding,) = by("weight-decay-dominates", evidence(rising(per_step=0.002), settings | numbers))
     assert finding.step == 950
     assert "weights of 2 of 2 layers shrink" in finding.summary
+    (finding,) = by(
+        "weight-decay-dominates", evidence(rising(per_step=0.002), {("weight_decay", ""): {1: 0.0}} | numbers)
+    )
+    assert finding.severity == "warning"
+    assert "though the optimizer has no weight decay" in finding.summary
 
 
 # loss-spike

@@ -327,6 +327,23 @@ def test_weights_that_are_rounded_after_every_step(lr: float, is_found: bool) ->
     assert all(200 <= (step or 0) <= 225 for step in steps)
 
 
+def test_weights_that_become_bfloat16_are_recorded_on() -> None:
+    model, clock = nn.Sequential(nn.Linear(20, 30)), Clock()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), clock=clock) as rec:
+        for step in range(200):
+            clock.now += 1.0
+            if step == 100:
+                model.to(torch.bfloat16)
+            optimizer.zero_grad()
+            value = model(torch.randn(16, 20).to(model[0].weight)).float().square().mean()
+            value.backward()
+            optimizer.step()
+            rec.step(value.item())
+    assert not rec.problems
+    assert len(rec.history.series("training_loss")) == 200
+
+
 def test_rows_of_zeros_are_not_rounded() -> None:
     torch.manual_seed(0)
     model, clock = nn.Sequential(nn.Embedding(8, 50, padding_idx=0), nn.Flatten(), nn.Linear(150, 1)), Clock()

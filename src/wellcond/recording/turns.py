@@ -119,7 +119,7 @@ class Turns:
             is_lost: Whether its loss is not finite, so that it is judged now in any case.
             now: The time at which recording of the step began.
         """
-        self.rows += self._sampling.changes(step)
+        self.rows += self._mishaps.attempt("settings", lambda: self._sampling.changes(step)) or []
         unseen = self._unseen_in_hooks()
         in_hooks, self._mishaps.seconds = self._mishaps.seconds + unseen, 0.0
         ran = self._pass_time(step, in_hooks, unseen, now)

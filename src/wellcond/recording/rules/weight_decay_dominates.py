@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -55,7 +56,8 @@ BEGINS = 0.05
 def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
     """The weights of most layers have shrunk by 15 % or more since just before the loss began to rise.
 
-    The loss must have lost a tenth of what was learned; severe from a third.
+    The loss must have lost a tenth of what was learned; severe from a third, unless the optimizer has no decay: then
+    the loop shrinks them, or a term of the loss.
     """
     rise = _rise(evidence)
     if rise is None:
@@ -65,13 +67,12 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
         return
     begin = _raised(evidence, rise) or min(rise.step, int(np.median([step for _, step in shrunk.values()])))
     middle = median(np.array([share for share, _ in shrunk.values()]))
-    yield _finding(
-        rise,
-        begin,
-        f"since step {begin} the weights of {len(shrunk)} of {len(layers)} layers shrink, to {number(middle)} of their "
-        "norm",
-        {"weights / before": middle, "layers that shrink": float(len(shrunk))},
-    )
+    decays = finite(evidence.history.series(WEIGHT_DECAY))
+    has_none = len(decays) > 0 and not decays.values.any()
+    shrinks = f"since step {begin} the weights of {len(shrunk)} of {len(layers)} layers shrink, to {number(middle)} of "
+    shrinks += "their norm" + has_none * " though the optimizer has no weight decay"
+    finding = _finding(rise, begin, shrinks, {"weights / before": middle, "layers that shrink": float(len(shrunk))})
+    yield replace(finding, severity="warning") if has_none else finding
 
 
 @run_rule("weight-decay-dominates", quantity=WEIGHT_DECAY)

@@ -44,15 +44,16 @@ class KeptLosses:
     def add(self, value: Tensor, to_rows: ToRows) -> None:
         """Add the loss of a step."""
         own = value.detach()
-        place, version = own.data_ptr(), own._version
+        place = own.data_ptr()
         if self._kept and not next(iter(self._kept.values())).is_waiting:  # all are fetched together
             self._kept = {}
         if overwritten := self._kept.pop(place, None):
             self._stop_keeping(overwritten)
-        if self._copies or value._is_view():
+        if self._copies or value._is_view() or value.is_inference():  # these have no version
             self._readings.add(own.clone(), to_rows)
-            self._try(own, version)
+            self._try(own)
             return
+        version = own._version
 
         def unless_changed(values: list[float]) -> list[Row]:
             self._copies |= own._version != version
@@ -60,15 +61,15 @@ class KeptLosses:
 
         self._kept[place] = self._readings.add(own, unless_changed)
 
-    def _try(self, own: Tensor, version: int) -> None:
+    def _try(self, own: Tensor) -> None:
         """Hold the first ones, to whose places nothing but a graph, or the loop itself, then writes another loss."""
-        if self._tried is None:
+        if self._tried is None or own.is_inference():
             return
         is_alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
         if own.data_ptr() in self._tried or not is_alone:
             self._tried = None
             return
-        self._tried[own.data_ptr()] = own, version
+        self._tried[own.data_ptr()] = own, own._version
         if len(self._tried) == TRIED:
             self._copies = any(each._version != before for each, before in self._tried.values())
             self._tried = None

@@ -186,7 +186,7 @@ class Sampling:
         if self._largest is None:
             fine = (p for p in self._parameters() if p.dtype == torch.float32 and p.dim() > 1 and not p.is_sparse)
             self._largest = max(fine, key=Tensor.numel, default=None)
-        if self._largest is None or self._are_parts:
+        if self._largest is None or self._largest.dtype != torch.float32 or self._are_parts:
             return []
         layer = self.layout.layer_of(self._largest) or ""
         rows = self._largest.detach()[:: -(-len(self._largest) // FEW_ROWS)]
