@@ -281,6 +281,22 @@ def test_layers_that_ask_for_no_gradient_are_recorded_and_when_they_do() -> None
     assert 200 <= shares.steps[1] <= 225
 
 
+# statistics of layers
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_batchnorm_that_trains_with_its_running_statistics_has_no_gap(is_frozen: bool) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    model[1].train(not is_frozen)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wc.Recorder(model, optimizer, nn.MSELoss()) as rec:
+        value = model(torch.randn(8, 2)).square().mean()
+        value.backward()
+        optimizer.step()
+        rec.step(value)
+    assert len(rec.history.series("statistics_gap", "1")) == (not is_frozen)
+
+
 # settings that change
 
 

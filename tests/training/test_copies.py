@@ -153,7 +153,7 @@ def test_rates_and_remedies_of_a_sum_are_found() -> None:
     for reduction in ("mean", "sum"):
         of = problem(model, BATCHES[:1], nn.CrossEntropyLoss(reduction=reduction))
         optimizer = SGD(model.parameters(), lr=0.01)
-        rates.append(wc.suggest_lr(of, optimizer, max_steps=100).lr)
+        rates.append(wc.suggest_lr(of, optimizer, max_steps=400).lr)
         assert wc.treat(of, optimizer, steps=3, seeds=[0], remedies=["clip"]).best is not None
     assert 2 < rates[0] / rates[1] < 12
 

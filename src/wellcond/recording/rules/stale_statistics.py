@@ -49,8 +49,8 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
 
     A warning; severe from 3.5, which no batch shows by chance, and if they were never nearer but most of the first five
     validation losses are twice the training loss. So is a quarter of a standard deviation, three times the least, if
-    validation losses are twice the training loss since then; and any distance, if they have been so, or rise, only
-    since the statistics stand still, with a momentum of next to 0. The first 100 steps are not judged.
+    validation losses are twice the training loss since then, or if they have been so, or rise, only since the
+    statistics stand still, with a momentum of next to 0. The first 100 steps are not judged.
     """
     stale = []
     is_apart, since = _validation_is_apart(evidence), _apart_since(evidence)
@@ -59,8 +59,9 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
     for layer in evidence.history.layers(STATISTICS_GAP):
         series = finite(evidence.history.series(STATISTICS_GAP, layer))
         stopped = _stopped(evidence, layer)
-        if stopped is not None and len(series) and any(stopped <= step for step in worse):
-            stale.append((median(series.values[-3:]), layer, stopped))
+        last = median(series.values[-3:])
+        if stopped is not None and last > HARMFUL.at and any(stopped <= step for step in worse):
+            stale.append((last, layer, stopped))
             continue
         if len(series) < ENOUGH.at or evidence.step < SETTLED.at:
             continue

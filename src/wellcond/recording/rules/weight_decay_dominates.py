@@ -132,7 +132,7 @@ def _raised(evidence: RunEvidence, rise: Rise) -> int | None:
     if not len(decays):
         return None
     before = float(decays.values[decays.steps <= rise.step].min(initial=float(decays.values[0])))
-    if not decays.values[-1] >= max(TENFOLD.at * before, 1e-300):
+    if not decays.values[-1] or decays.values[-1] < TENFOLD.at * before:
         return None
     return int(decays.steps[last_before(decays.values >= TENFOLD.at * before)])
 

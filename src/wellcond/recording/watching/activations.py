@@ -110,8 +110,13 @@ class Outputs:
         return stacked([number for _, _, number in self._numbers]), rows
 
     def _see_statistics(self, name: str, norm: _BatchNorm, x: Tensor) -> None:
-        """Distance of a BatchNorm's running statistics from those of its input, in running standard deviations."""
-        if norm.running_mean is None or norm.running_var is None or x.dim() < 2 or x.numel() == x.shape[1]:
+        """Distance of a BatchNorm's running statistics from those of its input, in running standard deviations.
+
+        One in evaluation mode is trained with what it is evaluated with.
+        """
+        if not norm.training or norm.running_mean is None or norm.running_var is None:
+            return
+        if x.dim() < 2 or x.numel() == x.shape[1]:
             return  # a single value of each channel has no variance
         variance, mean = torch.var_mean(x.to(_wide(x)), [d for d in range(x.dim()) if d != 1])
         expected = norm.running_var + norm.eps
