@@ -106,7 +106,7 @@ class Turns:
         if sampling.device.type == "cuda":
             allowance.handed_out = HANDED_OUT_ON_GPU
         else:  # on a GPU launches make them too expensive
-            allowance.gifted = (GRADIENTS, EVERYTHING, JUDGING)
+            allowance.gifted = (GRADIENTS, EVERYTHING, JUDGING, PASS)
 
     def look(self, step: int, batch: Any, passes: int, is_alarming: bool, is_lost: bool, now: float) -> None:
         """Pay for the time since the last look, and do what is due after a step.
@@ -274,6 +274,8 @@ class Turns:
         is_afterwards = bool(self._afterwards) and step >= self._afterwards[0]
         if is_alarming or is_afterwards:
             self._afterwards = [step + later for later in AFTERWARDS] if is_alarming else self._afterwards[1:]
+        if is_afterwards:
+            self._allowance.hasten(PASS)
         is_wanted = is_alarming or is_afterwards or self._probing.wants_copy
         if is_wanted or self._allowance.is_turn(EVERYTHING, step):
             depth = EVERYTHING

@@ -42,13 +42,13 @@ write  wc.Recorder.from_step(model, optimizer, training_step)"""
 
 
 def probe_parts() -> dict[str, Activity]:
-    """The cheap probes share a purse, so that each has its turns; curvature and inspection save for themselves."""
-    purse = Purse(0.25)
+    """The cheap probes share a purse, so that each has its turns; the others save for themselves."""
+    purse = Purse(0.19)
     return {
         CURVATURE: Activity(Purse(0.37), price=1.2, least_spacing=3),
         CONDITIONING: Activity(purse, price=0.5, least_spacing=3),
         SHIFT: Activity(purse, price=0.5, least_spacing=3),
-        PASS: Activity(purse, price=0.4, least_spacing=10),
+        PASS: Activity(Purse(0.06), price=0.4, least_spacing=10),
         GRADIENT_OF_FEW: Activity(purse, price=0.3, least_spacing=10),
         INSPECTION: Activity(Purse(0.03), price=2.0, least_spacing=100, most_spacing=5000),
     }
@@ -102,6 +102,8 @@ class Probing:
     def due(self, step: int, *, has_moved: bool) -> str | None:
         """The probe whose turn it is: of those that are due, the one that had the fewest, once the purse pays for it.
 
+        An inspection, which is rare, comes last.
+
         Args:
             step: The step that has just been taken.
             has_moved: Whether the weights before it are known.
@@ -109,8 +111,10 @@ class Probing:
         self.wants_copy = False
         parts = self._allowance.parts
         names = [name for name in self._levels if parts[name].is_open and step >= parts[name].next_step]
-        for purse in {id(parts[name].purse) for name in names}:
-            first = min((name for name in names if id(parts[name].purse) == purse), key=lambda name: parts[name].turns)
+        firsts: dict[int, str] = {}
+        for name in sorted(names, key=lambda name: (name == INSPECTION, parts[name].turns)):
+            firsts.setdefault(id(parts[name].purse), name)
+        for first in firsts.values():
             if self._allowance.is_turn(first, step):
                 if first != SHIFT or has_moved:
                     return first

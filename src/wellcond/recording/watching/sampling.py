@@ -191,7 +191,7 @@ class Sampling:
         layer = self.layout.layer_of(self._largest) or ""
         rows = self._largest.detach()[:: -(-len(self._largest) // FEW_ROWS)]
         some = rows.flatten(1)[:, :FEW_ENTRIES].contiguous()
-        is_set = some != 0  # as is not every row of an embedding
+        is_set = (some != 0) & some.isfinite()  # an embedding has rows of zeros, and NaN such bits
         is_rounded = is_set & (some.view(torch.int32) & 0xFFFF == 0)
         share = is_rounded.sum() / is_set.sum().clamp(min=1)
         if share.is_cpu:
