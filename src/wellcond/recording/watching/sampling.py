@@ -26,6 +26,9 @@ Depth = Literal["", "gradients", "everything"]
 NOTHING: Final = ""
 GRADIENTS: Final = "gradients"
 EVERYTHING: Final = "everything"
+ROUNDED_EVERY = 25
+"""Steps after which the last bits of weights are looked at again; on a GPU, where that is a dozen kernels, only where
+everything is read."""
 FEW_ROWS, FEW_ENTRIES = 8, 32
 """Rows of a matrix, and entries of each, whose last bits are looked at: by chance none of them has 16 zeros."""
 
@@ -75,6 +78,7 @@ class Sampling:
             if isinstance(module, _BatchNorm) and module.track_running_stats
         ]
         self._largest: Tensor | None = None
+        self._rounded_at = 0
         self._asks: list[bool] = []
         """Which parameters of the optimizers asked for a gradient at the last look."""
 
@@ -186,8 +190,10 @@ class Sampling:
         if self._largest is None:
             fine = (p for p in self._parameters() if p.dtype == torch.float32 and p.dim() > 1 and not p.is_sparse)
             self._largest = max(fine, key=Tensor.numel, default=None)
-        if self._largest is None or self._largest.dtype != torch.float32 or self._are_parts:
+        is_due = self.depth == EVERYTHING or (self.device.type == "cpu" and step >= self._rounded_at + ROUNDED_EVERY)
+        if not is_due or self._largest is None or self._largest.dtype != torch.float32 or self._are_parts:
             return []
+        self._rounded_at = step
         layer = self.layout.layer_of(self._largest) or ""
         rows = self._largest.detach()[:: -(-len(self._largest) // FEW_ROWS)]
         some = rows.flatten(1)[:, :FEW_ENTRIES].contiguous()
