@@ -187,11 +187,13 @@ class Sampling:
 
     def _rounded(self, step: int) -> list[Row]:
         """Of the largest float32 matrix, the share of a few entries whose last 16 bits are zero, as of bfloat16."""
+        is_due = self.depth == EVERYTHING or (self.device.type == "cpu" and step >= self._rounded_at + ROUNDED_EVERY)
+        if not is_due or self._are_parts:
+            return []
         if self._largest is None:
             fine = (p for p in self._parameters() if p.dtype == torch.float32 and p.dim() > 1 and not p.is_sparse)
             self._largest = max(fine, key=Tensor.numel, default=None)
-        is_due = self.depth == EVERYTHING or (self.device.type == "cpu" and step >= self._rounded_at + ROUNDED_EVERY)
-        if not is_due or self._largest is None or self._largest.dtype != torch.float32 or self._are_parts:
+        if self._largest is None or self._largest.dtype != torch.float32:
             return []
         self._rounded_at = step
         layer = self.layout.layer_of(self._largest) or ""
