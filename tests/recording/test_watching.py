@@ -297,6 +297,31 @@ def test_a_batchnorm_that_trains_with_its_running_statistics_has_no_gap(is_froze
     assert len(rec.history.series("statistics_gap", "1")) == (not is_frozen)
 
 
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(2, 8), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(nn.functional.relu(self.hidden(x)))
+
+
+def test_functions_are_looked_at_after_a_jump_whatever_that_costs() -> None:
+    model, clock = Functional(), Clock()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), budget=1e-6, clock=clock) as rec:
+        for step in range(1, 301):
+            clock.now += 1.0
+            optimizer.zero_grad()
+            batch = torch.randn(16, 2), torch.randn(16, 1)
+            value = nn.functional.mse_loss(model(batch[0]), batch[1])
+            value.backward()
+            optimizer.step()
+            rec.step(value.item() + (1e3 if step == 200 else 0.0), batch)
+    shares = rec.history.series("dead_share", "hidden").since(100)
+    assert [step for step in (220, 260) if not any(step <= seen <= step + 25 for seen in shares.steps)] == []
+
+
 # settings that change
 
 
