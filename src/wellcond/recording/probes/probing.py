@@ -43,12 +43,12 @@ write  wc.Recorder.from_step(model, optimizer, training_step)"""
 
 def probe_parts() -> dict[str, Activity]:
     """The cheap probes share a purse, so that each has its turns; the others save for themselves."""
-    purse = Purse(0.19)
+    purse = Purse(0.24)
     return {
-        CURVATURE: Activity(Purse(0.37), price=1.2, least_spacing=3),
+        CURVATURE: Activity(Purse(0.36), price=1.2, least_spacing=3),
         CONDITIONING: Activity(purse, price=0.5, least_spacing=3),
         SHIFT: Activity(purse, price=0.5, least_spacing=3),
-        PASS: Activity(Purse(0.06), price=0.4, least_spacing=10),
+        PASS: Activity(Purse(0.02), price=0.4, least_spacing=10),
         GRADIENT_OF_FEW: Activity(purse, price=0.3, least_spacing=10),
         INSPECTION: Activity(Purse(0.03), price=2.0, least_spacing=100, most_spacing=5000),
     }
