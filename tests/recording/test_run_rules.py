@@ -870,23 +870,34 @@ def test_statistics_that_go_stale_where_validation_shows_it() -> None:
 
 
 def test_statistics_that_stand_still_and_validation_shows_it() -> None:
-    gap = layers("statistics_gap", bn1=0.9 * ONES)
+    gap = layers("statistics_gap", bn1=np.where(T < 410, 0.6, 0.6 + (T - 410) / 2000))
     falling = 0.1 + 2 * np.exp(-T / 100)
-    stops, slow = ({("statistics_momentum", "bn1"): {1: 0.1, 410: momentum}} for momentum in (0.0, 1e-5))
+    stops, slow, moves, late, pretrained = (
+        {("statistics_momentum", "bn1"): momenta}
+        for momenta in ({1: 0.1, 410: 0.0}, {1: 0.1, 410: 1e-5}, {1: 0.1, 410: 0.01}, {1: 0.1, 1000: 0.0}, {1: 0.0})
+    )
     later = validation(np.where(T < 700, 1.2, 6.0) * falling)
     for numbers in (stops, slow):
         (finding,) = by("stale-statistics", evidence(falling, gap | numbers | later))
         assert (finding.layer, finding.severity, finding.step) == ("bn1", "severe", 410)
-    for numbers in (
-        {},
-        {("statistics_momentum", "bn1"): {1: 0.1, 410: 0.01}},
-        {("statistics_momentum", "bn1"): {1: 0.1, 1000: 0.0}},
-    ):
+    for numbers in ({}, moves, late, pretrained):
         assert by("stale-statistics", evidence(falling, gap | numbers | later)) == []
     assert by("stale-statistics", evidence(falling, gap | stops | validation(1.2 * falling))) == []
+    small_batches = layers("statistics_gap", bn1=0.6 + 0.05 * np.random.default_rng(0).random(STEPS))
+    assert by("stale-statistics", evidence(falling, small_batches | stops | later)) == []
     always_apart = 3 * falling + np.where(T < 500, 0.5, 0.5 + (T - 500) / 800)
     (finding,) = by("stale-statistics", evidence(falling, gap | stops | validation(always_apart)))
     assert (finding.severity, finding.step) == ("severe", 410)
+
+
+def test_overfitting_makes_no_statistics_staler() -> None:
+    """A warning, as it is without the validation loss."""
+    gap = layers("statistics_gap", bn1=since(1000, 0.2, 1.3))
+    falling = 1 + 2 * np.exp(-T / 200)
+    rises = validation(1.2 * falling + np.maximum(0, T - 500) / 2500)
+    assert len(by("overfitting", evidence(falling, rises))) == 1
+    for numbers in (gap, gap | rises):
+        assert [each.severity for each in by("stale-statistics", evidence(falling, numbers))] == ["warning"]
 
 
 def test_uncleared_gradients_are_dated_by_how_large_their_sum_is() -> None:

@@ -55,7 +55,9 @@ def test_a_rate_that_is_not_the_lowest_of_the_race_says_why() -> None:
     assert "1 ended lowest, and higher ones did nearly as well. Rates from 1 to 1.5 are" in higher.verdict()
     own = SuggestedRate(None, None, Race(RUNS, Choice(0.1, 0.1, 0.1), steps=4000, own=0.1, steps_taken=70))
     assert own.verdict().startswith("Keep lr = 0.1 for 4,000 steps: of 5 rates, 2 of which were raced for 20 steps, 1 ")
-    assert "1 ended lowest, but longer runs need lower rates." in own.verdict()
+    assert "1 ended lowest, but few steps prefer rates that are too high." in own.verdict()
+    enough = SuggestedRate(None, None, Race(RUNS, Choice(0.1, 0.1, 0.1), steps=20, own=0.1, steps_taken=70))
+    assert "1 ended lowest, but longer runs need lower rates." in enough.verdict()
 
 
 def test_why_nothing_is_predicted_is_said_where_theory_is_asked_for() -> None:

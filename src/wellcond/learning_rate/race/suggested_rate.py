@@ -106,7 +106,8 @@ class SuggestedRate(Result):
         tells_little = self.race.longest < min(TELLING, self.race.steps)
         if self.lr == self.race.own and self.race.best > self.lr and not is_close(self.lr, self.race.best):
             answer = f"Keep lr = {number(self.lr)} for {self.race.steps:,} steps: {raced}, "
-            answer += f"{number(self.race.best)} ended lowest, but longer runs need lower rates."
+            why = "few steps prefer rates that are too high" if tells_little else "longer runs need lower rates"
+            answer += f"{number(self.race.best)} ended lowest, but {why}."
         elif self.lr == self.race.own:
             answer = f"Keep lr = {number(self.lr)}: {raced}, none is better beyond noise."
         elif is_close(self.lr, self.race.best):

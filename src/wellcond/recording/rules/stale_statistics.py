@@ -14,6 +14,7 @@ import numpy as np
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.history import Series
 from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.recording.judging.shares import BEGINNING
@@ -37,6 +38,11 @@ APART = Condition("validation loss / training loss", 2.0, origin="running statis
 RENEWED = Condition(
     "momentum · steps since it was set", 0.7, origin="theory: ln 2, at which half of the statistics is of batches since"
 )
+GREW = Condition(
+    "distance / its least since the statistics stand still",
+    1.5,
+    origin="weights that go on move further away from them",
+)
 EARLY = 5
 """First validations that are compared with the training loss."""
 ENOUGH = Condition("samples", 5, origin="medians of three before and after, which may share one")
@@ -49,19 +55,19 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
 
     A warning; severe from 3.5, which no batch shows by chance, and if they were never nearer but most of the first five
     validation losses are twice the training loss. So is a quarter of a standard deviation, three times the least, if
-    validation losses are twice the training loss since then, or if they have been so, or rise, only since the
-    statistics stand still, with a momentum of next to 0. The first 100 steps are not judged.
+    validation losses are twice the training loss since then, or if they have been so, or rise, only since the momentum
+    was set to next to 0, and the distance has grown by half since. The first 100 steps are not judged.
     """
-    stale = []
+    stale, have_stopped = [], set()
     is_apart, since = _validation_is_apart(evidence), _apart_since(evidence)
     rise = validation_rise(evidence)
     worse = [step for step in (since, None if rise is None else rise.step) if step is not None]
     for layer in evidence.history.layers(STATISTICS_GAP):
         series = finite(evidence.history.series(STATISTICS_GAP, layer))
         stopped = _stopped(evidence, layer)
-        last = median(series.values[-3:])
-        if stopped is not None and last > HARMFUL.at and any(stopped <= step for step in worse):
-            stale.append((last, layer, stopped))
+        if stopped is not None and _grows_since(series, stopped) and any(stopped <= step for step in worse):
+            stale.append((median(series.values[-3:]), layer, stopped))
+            have_stopped.add(layer)
             continue
         if len(series) < ENOUGH.at or evidence.step < SETTLED.at:
             continue
@@ -75,12 +81,12 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
             before = series.values[(series.steps >= SETTLED.at) & (series.steps < since)]
             if len(before) and now > max(HARMFUL.at, GROWTH.at * median(before)):
                 stale.append((now, layer, since))
-    is_apart = is_apart or bool(worse)
+    is_apart = is_apart or since is not None
     for now, layer, begin in sorted(stale, reverse=True):
         yield Finding(
             rule="stale-statistics",
             layer=layer,
-            severity="severe" if GAP.is_severe(now) or is_apart else "warning",
+            severity="severe" if GAP.is_severe(now) or is_apart or layer in have_stopped else "warning",
             basis="measured",
             summary=f"since step {begin} the running statistics of {named(layer)} are {number(now)} standard "
             "deviations from those of the batches.",
@@ -95,11 +101,21 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
 
 
 def _stopped(evidence: RunEvidence, layer: str) -> int | None:
-    """Since when the statistics of a layer stand still: new batches do not replace half of them; None if they move."""
+    """When the statistics of a layer were stopped: new batches do not replace half of them; None if they move.
+
+    Those that have never moved in the run, as of a pretrained network, are not meant.
+    """
     momenta = finite(evidence.history.series(STATISTICS_MOMENTUM, layer))
-    if not len(momenta) or momenta.values[-1] * (evidence.step - int(momenta.steps[-1])) > RENEWED.at:
+    if len(momenta) < 2 or momenta.values[-1] * (evidence.step - int(momenta.steps[-1])) > RENEWED.at:
         return None
     return int(momenta.steps[-1]) if evidence.step - int(momenta.steps[-1]) >= SETTLED.at else None
+
+
+def _grows_since(series: Series, step: int) -> bool:
+    """Whether a distance is harmful, and has grown since a step: the spread of small batches stays the same."""
+    since = series.since(step)
+    now = median(since.values[-3:])
+    return len(since) >= LATER.at and now > max(HARMFUL.at, GREW.at * float(since.values.min()))
 
 
 def _apart_since(evidence: RunEvidence) -> int | None:

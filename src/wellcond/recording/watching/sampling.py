@@ -256,12 +256,20 @@ class Sampling:
         return [row for layer in known for row in self._if_new(step, layer, q.UNHELD_SHARE, shares[layer], "")]
 
     def state_dict(self) -> dict[str, Any]:
-        """Settings that were last recorded, and what is read of the coming step."""
-        return {"last": [(*key, value) for key, value in self._last.items()], "depth": self.depth}
+        """Settings as last recorded, how often gradients were written to, and what is read of the coming step."""
+        return {
+            "last": [(*key, value) for key, value in self._last.items()],
+            "depth": self.depth,
+            "rounded_at": self._rounded_at,
+            "writes": [sorted(watch.writes) for watch in self.steps],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self._last = {(layer, quantity): value for layer, quantity, value in state["last"]}
+        self._rounded_at = state["rounded_at"]
+        for watch, writes in zip(self.steps, state["writes"], strict=True):
+            watch.writes = set(writes)
         self.end()
         self.plan(state["depth"])
 

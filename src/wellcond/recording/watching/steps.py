@@ -66,6 +66,7 @@ class StepWatch:
         writes_anew: Whether a gradient was written to a number of times since the last step that it never was before,
             as where it is not cleared any more.
         is_captured: Whether a step was captured as a CUDA graph, whose replays call no hooks.
+        writes: How often a gradient was written to between two steps, so far.
         wants_gradients: Whether the gradients of the coming step are read.
         wants_weights: Whether its weights and updates are.
         gradients: Of the last step that was read.
@@ -89,7 +90,7 @@ class StepWatch:
         self._is_read = False
         self._first: Tensor | None = None
         self._version = 0
-        self._writes: set[int] = set()
+        self.writes: set[int] = set()
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -145,8 +146,8 @@ class StepWatch:
         if gradient is not None:
             writes = gradient._version - self._version
             self._version += writes
-            self.writes_anew = self.steps > STEPS_TO_KNOW and writes not in self._writes
-            self._writes.add(writes)
+            self.writes_anew = self.steps > STEPS_TO_KNOW and writes not in self.writes
+            self.writes.add(writes)
 
     @reads_only
     def _after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
