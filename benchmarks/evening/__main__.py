@@ -51,8 +51,10 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/evening"), help="cells and checkpoints (%(default)s)")
     parser.add_argument("--rows", type=Path, default=ROWS, help="the rows of all experiments (default: this book's)")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="run these experiments alone")
+    parser.add_argument("--scale", help="run this scale of them alone, such as gpu")
     options = parser.parse_args()
     entries = [entry for entry in QUEUE if not options.only or entry.name in options.only]
+    entries = [entry for entry in entries if options.scale in (None, entry.scale)]
     plan = Plan(entries, options.rows, options.runs.absolute())
     data = data_root(options.data).absolute()
     if options.take:
