@@ -152,7 +152,7 @@ def _with_pkg_resources() -> Iterator[None]:
         del sys.modules["pkg_resources"]
 
 
-PLAIN, WELLCOND = "plain", "wellcond"
+PLAIN, AGAIN, WELLCOND = "plain", "plain again", "wellcond"
 PEERS: dict[str, tuple[str, type[Tool]]] = {
     "torchmortem": ("torchmortem", Torchmortem),
     "wandb.watch": ("wandb", WandbWatch),
@@ -166,4 +166,4 @@ def installed(device: str) -> dict[str, type[Tool]]:
     peers = {
         name: tool for name, (module, tool) in PEERS.items() if device == "cpu" and importlib.util.find_spec(module)
     }
-    return {PLAIN: Tool, WELLCOND: Wellcond, "norms by hand": ByHand, **peers}
+    return {PLAIN: Tool, AGAIN: Tool, WELLCOND: Wellcond, "norms by hand": ByHand, **peers}
