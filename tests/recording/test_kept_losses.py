@@ -20,7 +20,7 @@ def recorded(losses: Iterator[Tensor], after: Callable[[Tensor], object], fetche
     readings, rows = Readings(), []
     losses_on_gpu = KeptLosses(readings)
     for step, loss in enumerate(losses):
-        losses_on_gpu.add(loss, lambda values, step=step: [Row(step, "", "loss", values[0], "")])
+        losses_on_gpu.add(step, loss)
         after(loss)
         if step in fetches:
             rows += readings.fetch()

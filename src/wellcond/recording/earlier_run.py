@@ -39,8 +39,6 @@ class EarlierRun:
             count: The count of steps, which begins anew if it is set aside.
             number: The number of the step that comes, if there is one.
         """
-        if not self.is_open:
-            return
         self.is_open = False
         steps = count.step
         if number not in (None, 1):

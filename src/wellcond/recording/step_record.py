@@ -75,11 +75,12 @@ class StepRecord:
             indices: Places of the examples in the data, or None.
             began: When the recorder was called.
         """
-        sampling = self._sampling
-        value = self._count.loss_of_step(sampling.optimizer_steps, value, is_captured=sampling.is_captured)
+        sampling, seen = self._sampling, self._sampling.seen
+        value = self._count.loss_of_step(seen.steps, value, is_captured=seen.is_captured)
         if value is MORE:
             return
-        self._earlier.decide(self._count, number)
+        if self._earlier.is_open:
+            self._earlier.decide(self._count, number)
         last = self._count.step
         step = self._count.begin(number)
         if not self._ranks.is_writer:
@@ -90,9 +91,11 @@ class StepRecord:
             self._turns.fetch()
             self._logbook.truncate(step - 1)
         is_alarming, is_finite = self._note_loss(step, value)
-        is_lost, is_alarming = is_alarming and not is_finite, is_alarming or sampling.writes_anew
-        if sampling.has_new_rates:
-            self._turns.rows += sampling.rates(step)
+        is_lost, is_alarming = is_alarming and not is_finite, is_alarming or seen.writes_anew
+        seen.writes_anew = False
+        if seen.has_new_rates:
+            self._turns.rows += sampling.settings.rates(step, is_read=bool(sampling.depth))
+            seen.has_new_rates = False
         if self._count.skipped and self._count.skipped % EVERY_SKIPPED == 0:
             self._turns.rows.append(Row(step, "", q.SKIPPED_STEPS, float(self._count.skipped), "steps"))
         if indices is not None:
@@ -107,7 +110,7 @@ class StepRecord:
     def _note_loss(self, step: int, value: Any) -> tuple[bool, bool]:
         """Keep the loss of a step: whether it is alarming, and whether it is finite; on a GPU both are known later."""
         if isinstance(value, Tensor) and not value.is_cpu and value.numel() == 1:
-            self._kept_losses.add(value, lambda values: [Row(step, "", q.TRAINING_LOSS, values[0], "")])
+            self._kept_losses.add(step, value)
             return False, False
         try:
             loss = value.item() if isinstance(value, Tensor) else float(value)

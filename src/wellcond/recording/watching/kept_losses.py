@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wellcond.recording.watching.readings import Reading, Readings, ToRows
+from wellcond.recording.watching.readings import Readings, ToRows
 from wellcond.results import Row
+from wellcond.results import quantities as q
 
 TRIED = 32
 """Losses that are copied at first, to see whether anything writes to them."""
@@ -26,8 +27,8 @@ class KeptLosses:
     Example:
         >>> readings, loss = Readings(), torch.tensor(3.0)
         >>> losses = KeptLosses(readings)
-        >>> for _ in range(40):  # at the same place
-        ...     losses.add(loss, lambda values: [Row(1, "", "loss", values[0], "")])
+        >>> for step in range(40):  # at the same place
+        ...     losses.add(step, loss)
         ...     _ = loss.add_(1.0)
         >>> [row.value for row in readings.fetch()] == [3.0 + step for step in range(40)]
         True
@@ -38,28 +39,22 @@ class KeptLosses:
         self._copies = True
         self._tried: dict[int, tuple[Tensor, int]] | None = {}
         """With their versions, by their address."""
-        self._kept: dict[int, Reading] = {}
-        """By their address, in the order in which they came."""
+        self._kept: dict[int, tuple[int, Tensor, int]] = {}
+        """Steps, losses and their versions, by address, in the order in which they came."""
+        readings.before_fetch = self._hand_over
 
-    def add(self, value: Tensor, to_rows: ToRows) -> None:
-        """Add the loss of a step."""
+    def add(self, step: int, value: Tensor) -> None:
+        """Add the loss of a step. That is done at every step, between kernels, and so in few lines."""
         own = value.detach()
         place = own.data_ptr()
-        if self._kept and not next(iter(self._kept.values())).is_waiting:  # all are fetched together
-            self._kept = {}
-        if overwritten := self._kept.pop(place, None):
-            self._stop_keeping(overwritten)
+        if place in self._kept:
+            self._stop_keeping(place)
         if self._copies or value._is_view() or value.is_inference():  # these have no version
-            self._readings.add(own.clone(), to_rows)
+            self._hand_over()
+            self._readings.add(own.clone(), _as_row(step))
             self._try(own)
-            return
-        version = own._version
-
-        def unless_changed(values: list[float]) -> list[Row]:
-            self._copies |= own._version != version
-            return list(to_rows(values)) if own._version == version else []
-
-        self._kept[place] = self._readings.add(own, unless_changed)
+        else:
+            self._kept[place] = step, own, own._version
 
     def _try(self, own: Tensor) -> None:
         """Hold the first ones, to whose places nothing but a graph, or the loop itself, then writes another loss."""
@@ -74,9 +69,28 @@ class KeptLosses:
             self._copies = any(each._version != before for each, before in self._tried.values())
             self._tried = None
 
-    def _stop_keeping(self, overwritten: Reading) -> None:
+    def _hand_over(self) -> None:
+        """Let what is kept be fetched."""
+        kept, self._kept = self._kept, {}
+        for step, own, version in kept.values():
+            self._readings.add(own, self._rows_unless_changed(step, own, version))
+
+    def _rows_unless_changed(self, step: int, own: Tensor, version: int) -> ToRows:
+        to_rows = _as_row(step)
+
+        def rows(values: list[float]) -> list[Row]:
+            self._copies |= own._version != version
+            return list(to_rows(values)) if own._version == version else []
+
+        return rows
+
+    def _stop_keeping(self, overwritten: int) -> None:
         """Copy from now on: a loss was written over an earlier one, whose value is lost."""
-        overwritten.drop()
-        for reading in self._kept.values():
-            reading.copy()
-        self._kept, self._copies = {}, True
+        del self._kept[overwritten]
+        kept, self._kept, self._copies = self._kept, {}, True
+        for step, own, version in kept.values():
+            self._readings.add(own, self._rows_unless_changed(step, own, version)).copy()
+
+
+def _as_row(step: int) -> ToRows:
+    return lambda values: [Row(step, "", q.TRAINING_LOSS, values[0], "")]

@@ -13,6 +13,10 @@ from wellcond.results import Row
 ToRows = Callable[[list[float]], Iterable[Row]]
 """Rows made of the numbers of a reading, once they are known."""
 
+LEAST_ROOM = 4096
+"""Numbers for which memory of the host is asked for at least: the first request of a size takes a millisecond, later
+ones nothing."""
+
 
 @dataclass(eq=False)
 class Reading:
@@ -21,12 +25,10 @@ class Reading:
     Attributes:
         values: (n,), or () for one number.
         to_rows: Makes rows of them.
-        is_waiting: Whether they have not been fetched.
     """
 
     values: Tensor
     to_rows: ToRows
-    is_waiting: bool = True
 
     def copy(self) -> None:
         """Let later changes of the values not matter; what a function with CUDA graphs returned may be gone."""
@@ -45,6 +47,9 @@ class Readings:
 
     On a GPU they are first copied into memory of the host, in the background, and read when the copy is there.
 
+    Attributes:
+        before_fetch: Called before all are fetched, to add what was not worth adding at every step.
+
     Example:
         >>> readings = Readings()
         >>> _ = readings.add(torch.tensor([3.0]), lambda values: [Row(1, "", "loss", values[0], "")])
@@ -55,9 +60,7 @@ class Readings:
     def __init__(self) -> None:
         self._waiting: list[Reading] = []
         self._copied: list[tuple[list[Reading], Tensor, torch.cuda.Event]] = []
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        self.before_fetch: Callable[[], None] = lambda: None
 
     def add(self, values: Tensor, to_rows: ToRows) -> Reading:
         """Add the numbers of a step; the tensor is not to be changed any more."""
@@ -67,9 +70,8 @@ class Readings:
 
     def fetch(self, *, wait: bool = True) -> list[Row]:
         """Rows of all readings; with `wait=False` only those that have arrived from a GPU."""
+        self.before_fetch()
         readings, self._waiting = self._waiting, []
-        for reading in readings:
-            reading.is_waiting = False
         if not readings:
             return self._arrived(wait=wait)
         # a tensor that is copied from a GPU to the CPU in the background could be read before it is there
@@ -83,7 +85,8 @@ class Readings:
             flat = torch.cat([each.values.to(device, non_blocking=True).reshape(-1) for each in readings])
         if device.type != "cuda":
             return [*self._arrived(wait=True), *_rows(readings, flat.tolist())]
-        pinned = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
+        room = torch.empty(max(flat.numel(), LEAST_ROOM), dtype=flat.dtype, pin_memory=True)
+        pinned = room[: flat.numel()]
         pinned.copy_(flat, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(flat.device))

@@ -63,7 +63,7 @@ def sample_of(batch: Any) -> Tensor | None:
     return tensor.detach().take(places_in(tensor.numel(), tensor.device))
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=32)
 def places_in(size: int, device: torch.device) -> Tensor:
     """Places of a few entries, spread over all.
 

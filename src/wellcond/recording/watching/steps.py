@@ -50,6 +50,24 @@ class Norms:
     lost: Tensor | None = None
 
 
+@dataclass
+class Seen:
+    """What hooks have seen of the steps of all optimizers. It is read at every step: so it is plain numbers.
+
+    Attributes:
+        steps: Steps that all optimizers have taken.
+        is_captured: Whether one was captured as a CUDA graph, whose replays call no hooks.
+        has_new_rates: Whether learning rates may have changed since this was last set to False.
+        writes_anew: Whether a gradient was written to a number of times that it never was before, as where it is not
+            cleared any more, since this was last set to False.
+    """
+
+    steps: int = 0
+    is_captured: bool = False
+    has_new_rates: bool = False
+    writes_anew: bool = False
+
+
 class StepWatch:
     """Reads gradients, weights and updates of one optimizer.
 
@@ -57,15 +75,12 @@ class StepWatch:
         optimizer: The optimizer, whose step gets two hooks.
         layout: Layers of the model.
         guard: Around everything that a hook does.
+        seen: Where it notes what recording asks at every step.
         team: The processes that hold parts of the parameters; None if this one holds all.
 
     Attributes:
         steps: Steps that the optimizer has taken.
         rates: Learning rates of its groups in the last one.
-        has_new_rates: Whether they may be others than in the step before.
-        writes_anew: Whether a gradient was written to a number of times since the last step that it never was before,
-            as where it is not cleared any more.
-        is_captured: Whether a step was captured as a CUDA graph, whose replays call no hooks.
         writes: How often a gradient was written to between two steps, so far.
         wants_gradients: Whether the gradients of the coming step are read.
         wants_weights: Whether its weights and updates are.
@@ -74,18 +89,17 @@ class StepWatch:
         before: The parameters before the last step whose weights were read: each with its values.
     """
 
-    def __init__(self, optimizer: Optimizer, layout: Layout, guard: Guard, team: Team | None = None) -> None:
+    def __init__(
+        self, optimizer: Optimizer, layout: Layout, guard: Guard, seen: Seen, team: Team | None = None
+    ) -> None:
         self.optimizer = optimizer
         self.steps = 0
         self.rates: list[Any] = []
-        self.has_new_rates = False
-        self.writes_anew = False
-        self.is_captured = False
         self.wants_gradients = self.wants_weights = False
         self.gradients: Norms | None = None
         self.updates: Norms | None = None
         self.before: list[tuple[Tensor, Tensor]] = []
-        self._layout, self._guard, self._team = layout, guard, team
+        self._layout, self._guard, self._seen, self._team = layout, guard, seen, team
         self._next_layer = 0
         self._is_read = False
         self._first: Tensor | None = None
@@ -118,7 +132,8 @@ class StepWatch:
         # a scheduler may change them right after the step
         rates = [group["lr"] for group in self.optimizer.param_groups if "lr" in group]
         # tensors are not compared, which would wait for a GPU
-        self.has_new_rates = bool(rates) and (type(rates[0]) is not float or rates != self.rates)
+        if rates and (type(rates[0]) is not float or rates != self.rates):
+            self._seen.has_new_rates = True
         self.rates = rates
         self._count_writes()
         if self._is_read or not (self.wants_gradients or self.wants_weights):
@@ -142,18 +157,19 @@ class StepWatch:
             params = (p for group in self.optimizer.param_groups for p in group["params"])
             self._first = next((p for p in params if p.grad is not None), None)
         gradient = None if self._first is None else self._first.grad
-        self.writes_anew = False
         if gradient is not None:
             writes = gradient._version - self._version
             self._version += writes
-            self.writes_anew = self.steps > STEPS_TO_KNOW and writes not in self.writes
-            self.writes.add(writes)
+            if writes not in self.writes:
+                self._seen.writes_anew |= self.steps > STEPS_TO_KNOW
+                self.writes.add(writes)
 
     @reads_only
     def _after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self.steps += 1
+        self._seen.steps += 1
         if is_capturing():
-            self.is_captured = True
+            self._seen.is_captured = True
         if self.before and self.updates is None:
             self._guard(OF_WEIGHTS, self._read_update)
 
