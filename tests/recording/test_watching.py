@@ -383,6 +383,28 @@ def test_weights_that_become_bfloat16_are_recorded_on() -> None:
             rec.step(value.item())
     assert not rec.problems
     assert len(rec.history.series("training_loss")) == 200
+    rounded = rec.history.series("rounded_weights", "0")
+    assert rounded.values[-1] == 1.0
+    assert rounded.steps[-1] == pytest.approx(100, abs=25)
+
+
+def test_weights_that_are_rounded_in_a_part_of_the_network() -> None:
+    torch.manual_seed(0)
+    model, clock = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 64), nn.Linear(64, 8), nn.Linear(8, 2)), Clock()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), clock=clock) as rec:
+        for step in range(1, 301):
+            clock.now += 1.0
+            optimizer.zero_grad()
+            value = (model(torch.randn(16, 4)) - 1).square().mean()
+            value.backward()
+            optimizer.step()
+            if step >= 150:
+                model[3].weight.data.copy_(model[3].weight.data.bfloat16())
+            rec.step(value.item())
+    (finding,) = [each for each in rec.findings if each.rule == "lost-updates"]
+    assert finding.layer == "3"
+    assert 150 <= (finding.step or 0) <= 175
 
 
 def test_rows_of_zeros_are_not_rounded() -> None:

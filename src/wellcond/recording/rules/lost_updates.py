@@ -149,7 +149,7 @@ def steps_are_rounded_away(evidence: RunEvidence) -> Iterator[Finding]:
         reason="A step below half a unit in the last place of a weight, 2⁻⁹ of it in bfloat16, is rounded to nothing, "
         "however often it is taken.",
         remedy="model = model.float()  # and torch.autocast(dtype=torch.bfloat16) around the forward pass",
-        step=int(shares.steps[0]),
+        step=_became_half(evidence) or int(shares.steps[0]),
     )
 
 
@@ -157,12 +157,13 @@ def steps_are_rounded_away(evidence: RunEvidence) -> Iterator[Finding]:
 def weights_are_rounded(evidence: RunEvidence) -> Iterator[Finding]:
     """Weights in float32 hold bfloat16 numbers after every step, of which a step is less than a unit in the last place.
 
-    A warning. They must have been rounded for 50 steps: weights that are loaded from bfloat16 are so until the first.
+    A warning, which is not for weights that are bfloat16 themselves. They must have been rounded for 50 steps: weights that are loaded from bfloat16 are so until the first.
     """
     for layer in evidence.history.layers(ROUNDED_WEIGHTS):
         shares = finite(evidence.history.series(ROUNDED_WEIGHTS, layer))
         start = last_before(shares.values >= ALL_ROUNDED.at)
-        if start == len(shares) or evidence.step - int(shares.steps[start]) < AT_START.at:
+        is_half = len(evidence.history.series(LOST_UPDATES)) > 0
+        if start == len(shares) or is_half or evidence.step - int(shares.steps[start]) < AT_START.at:
             continue
         begin = int(shares.steps[start])
         changes = finite(evidence.history.series(UPDATE_RATIO, layer))
@@ -214,6 +215,14 @@ def steps_are_undone(evidence: RunEvidence) -> Iterator[Finding]:
         remedy="# look for load_state_dict() or copy_() in the loop, and load weights once",
         step=begin,
     )
+
+
+def _became_half(evidence: RunEvidence) -> int | None:
+    """The step at which weights that were float32 became half precision; None if they always were."""
+    every = [evidence.history.series(ROUNDED_WEIGHTS, each) for each in evidence.history.layers(ROUNDED_WEIGHTS)]
+    starts = [last_before(each.values >= ALL_ROUNDED.at) for each in every]
+    steps = [int(each.steps[start]) for each, start in zip(every, starts, strict=True) if 0 < start < len(each)]
+    return min(steps, default=None)
 
 
 def _start_of_fall(scales: Series) -> int:
