@@ -106,6 +106,8 @@ class StepRecord:
         if step >= self._turns.next_look or is_urgent or sampling.depth:
             probed = batch if self._ranks.can_probe else None
             self._turns.look(step, probed, self._count.passes, is_alarming, is_lost, began)
+        if is_finite:
+            self._turns.last_batch = batch
 
     def _note_loss(self, step: int, value: Any) -> tuple[bool, bool]:
         """Keep the loss of a step: whether it is alarming, and whether it is finite; on a GPU both are known later."""

@@ -76,6 +76,7 @@ class Turns:
         rows: New rows, which the logbook does not have yet.
         own: Seconds of recording since the last look, without those in hooks.
         next_look: The step at which to look for what is due.
+        last_batch: The batch of the step before, if its loss is known at once.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Turns:
         self.rows: list[Row] = []
         self.own = 0.0
         self.next_look = 0
+        self.last_batch: Any = None
         self._sampling, self._probing, self._logbook, self._readings = sampling, probing, logbook, readings
         self._allowance, self._mishaps, self._clock = allowance, mishaps, clock
         self._ranks = ranks
@@ -103,6 +105,7 @@ class Turns:
         self._written = clock()
         self._expects_gradients = False
         self._afterwards: list[int] = []
+        self._has_traced = False
         self._is_to_rehearse = sampling.device.type == "cuda"
         self._looks = LOOKS
         if sampling.device.type == "cuda":
@@ -133,6 +136,8 @@ class Turns:
             self._rehearse(step, batch)
         elif batch is not None:
             self._probe(step, batch, passes)
+        if is_lost and batch is not None and not self._has_traced:
+            self._trace(step, batch)
         can_judge = is_alarming and not self._allowance.owes(JUDGING)
         if is_lost or can_judge or self._allowance.is_turn(JUDGING, step):
             self._charge(JUDGING, step, lambda: self.judge(step))
@@ -269,6 +274,15 @@ class Turns:
             self._logbook.inspected, self._logbook.inspected_at = self._probing.findings, step
             self._probing.findings = None
         self.rows += rows
+
+    def _trace(self, step: int, batch: Any) -> None:
+        """Once in a run, at whatever price: see where a loss that is not finite comes from."""
+        self._has_traced, began = True, self._clock()
+        batches = [each for each in (batch, self.last_batch) if each is not None]
+        self.rows += self._mishaps.attempt("non-finite", lambda: self._probing.trace(step, batches)) or []
+        seconds = max(0.0, self._clock() - began)
+        self._charged += seconds
+        self._allowance.spend(seconds)
 
     def _plan(self, step: int, is_alarming: bool) -> None:
         """Decide what is read of the coming step."""

@@ -26,6 +26,7 @@ from wellcond.recording.probes.activations import ActivationProbe
 from wellcond.recording.probes.conditioning import ConditioningProbe
 from wellcond.recording.probes.curvature import CurvatureProbe
 from wellcond.recording.probes.inspection import inspected
+from wellcond.recording.probes.not_finite import source_of_nan
 from wellcond.recording.probes.shift import ShiftProbe
 from wellcond.recording.probes.subject import Subject, fewest
 from wellcond.recording.watching.layout import Layout
@@ -160,6 +161,11 @@ class Probing:
         with without_bars():  # the terminal and the cell are the training's
             rows = runs[part]()
         return [*rows, Row(step, "", q.PROBED_EXAMPLES, float(self.examples), "examples")]
+
+    def trace(self, step: int, batches: Sequence[Any]) -> list[Row]:
+        """Where a loss that is not finite comes from, of its batch or of the step before, if that is a layer."""
+        with without_bars():
+            return source_of_nan(self._subject.model, self._subject.loss, batches, step)
 
     def adapt(self, name: str, step: int, batch: Any, was_poor: bool) -> None:
         """After a turn: the next one is larger if nothing else needs the time, and smaller if it had to wait.

@@ -19,6 +19,8 @@ from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results.quantities import (
     GRADIENT_NORM,
     LOSS_SCALE,
+    NOT_FINITE_GRADIENTS,
+    NOT_FINITE_SHARE,
     SIGNAL_RMS,
     STATISTICS_GAP,
     TRAINING_LOSS,
@@ -35,8 +37,9 @@ WHAT = {SIGNAL_RMS: "outputs", WEIGHT_NORM: "weights", GRADIENT_NORM: "gradient"
 def non_finite(evidence: RunEvidence) -> Iterator[Finding]:
     """A loss or weights that are NaN or infinite; severe if it stays, a warning if later losses are finite again.
 
-    The layer is the first one that shows it: of outputs and weights the first in the model's order, of gradients the
-    last. An infinite gradient alone is normal with a loss scale, which is halved then.
+    The layer is the one that returns it on this batch whatever the weights are, or else the first one that shows it: of
+    outputs and weights the first in the model's order, of gradients the last. An infinite gradient alone is normal with
+    a loss scale, which is halved then.
     """
     losses = evidence.history.series(TRAINING_LOSS)
     is_bad = ~np.isfinite(losses.values)
@@ -50,11 +53,13 @@ def non_finite(evidence: RunEvidence) -> Iterator[Finding]:
         return
     begin = min(steps)
     stays = weights is not None or bool(is_bad[-int(RECENT.at) :].any())
-    layer, what = _where(evidence, begin)
+    source = _source(evidence)
+    layer, what = source or _where(evidence, begin)
     last = int(losses.steps[is_bad][-1]) if is_bad.any() else begin
     count = int(is_bad.sum())
     verb = "is" if what == WHAT[GRADIENT_NORM] else "are"
     place = f"; the first that {verb} not finite {verb} the {what} of {named(layer)}" if layer else ""
+    place += ", whatever the weights are" if source else ""
     yield Finding(
         rule="non-finite",
         layer=layer,
@@ -101,6 +106,14 @@ def statistics_are_not_finite(evidence: RunEvidence) -> Iterator[Finding]:
             "forward pass",
             step=begin,
         )
+
+
+def _source(evidence: RunEvidence) -> tuple[str, str] | None:
+    """The layer that returns what is not finite whatever the weights are, and what of it; None if it is not known."""
+    for quantity, what in ((NOT_FINITE_SHARE, WHAT[SIGNAL_RMS]), (NOT_FINITE_GRADIENTS, WHAT[GRADIENT_NORM])):
+        if layers := evidence.history.layers(quantity):
+            return layers[0], what
+    return None
 
 
 def _first(evidence: RunEvidence, quantity: str) -> tuple[int, list[str]] | None:
