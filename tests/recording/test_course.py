@@ -133,6 +133,18 @@ def test_causes_come_before_what_they_explain() -> None:
     assert {each.rule for each in root.consequences} == {"dying-neurons", "diverging", "non-finite"}
 
 
+def test_damage_that_outlasts_its_cause_comes_before_it_and_is_as_severe() -> None:
+    dead, rate = finding("dying-neurons", 304, layer="fc1"), finding("learning-rate-too-high", 300, severity="severe")
+    loss = finding("diverging", 302)
+    first, second = nested([loss, dead, replace(rate, until=320)])
+    assert (first.rule, first.severity, second.rule) == ("dying-neurons", "severe", "learning-rate-too-high")
+    assert first.evidence["after"] == "learning-rate-too-high at step 300"
+    (only,) = nested([loss, dead, rate])  # the rate is still as high
+    assert only.rule == "learning-rate-too-high"
+    roots = nested([dead, finding("loss-spike", 100, until=110)])  # long before
+    assert "after" not in next(each for each in roots if each.rule == "dying-neurons").evidence
+
+
 def test_what_was_there_long_before_is_no_consequence() -> None:
     early, late = finding("diverging", 200), finding("learning-rate-too-high", 900)
     assert {each.rule for each in nested([early, late])} == {"diverging", "learning-rate-too-high"}

@@ -109,6 +109,14 @@ def test_a_rate_that_is_raised_and_ruins_everything() -> None:
     assert by("data-changed", evidence(losses, rate)) == []
 
 
+def test_a_rate_that_is_lowered_again_is_over_and_its_loss_is_not() -> None:
+    losses = np.where(T < 900, learning(), 2.3 + 0.05 * np.random.default_rng(2).standard_normal(STEPS))
+    (finding,) = by("learning-rate-too-high", evidence(losses, {("lr", ""): {1: 0.1, 895: 10.0, 930: 0.1}}))
+    assert finding.until == 930
+    (finding,) = by("learning-rate-too-high", evidence(losses, {("lr", ""): {1: 0.1, 895: 10.0}}))
+    assert finding.until is None
+
+
 def test_a_rate_above_its_limit_is_no_fault_while_the_loss_falls() -> None:
     rates = {("lr", ""): {1: 0.1}, ("max_lr", ""): dict.fromkeys(range(100, 2001, 100), 0.02)}
     assert by("learning-rate-too-high", evidence(learning(), rates)) == []
@@ -120,6 +128,20 @@ def test_a_rate_above_its_limit_at_which_the_loss_rises() -> None:
     (finding,) = by("learning-rate-too-high", evidence(rising(per_step=0.002), numbers))
     assert finding.evidence["above it since step"] == pytest.approx(800, abs=50)
     assert finding.step == pytest.approx(1000, rel=0.1)
+
+
+def test_a_rate_that_grows_and_grows_and_lifts_the_loss_by_and_by() -> None:
+    """By less than a tenth of what was learned, and far above its noise."""
+    losses = learning() + 0.2 * np.clip((T - 700) / 600, 0, 1)
+    grows, ends = (
+        {("lr", ""): dict(zip(range(1, 2001), rates, strict=True))} for rates in (T / 2e4, np.minimum(T, 300))
+    )
+    (finding,) = by("learning-rate-too-high", evidence(losses, grows))
+    assert finding.severity == "warning"
+    assert finding.step == pytest.approx(800, rel=0.15)
+    for numbers in (ends, {("lr", ""): {1: 0.1}}, {}):
+        assert by("learning-rate-too-high", evidence(losses, numbers)) == []
+    assert by("learning-rate-too-high", evidence(learning(), grows)) == []
 
 
 def test_steps_that_change_everything_and_learn_nothing() -> None:
@@ -273,6 +295,18 @@ def test_weights_that_shrink_since_decay_was_raised() -> None:
     )
     assert finding.severity == "warning"
     assert "though the optimizer has no weight decay" in finding.summary
+
+
+def test_decay_that_a_schedule_raises_acts_where_it_has_shrunk_the_weights() -> None:
+    """Tenfold at step 500 already, when the weights still grow."""
+    decay = {("weight_decay", ""): {step: 1e-4 * 10 ** (step / 500) for step in range(1, 2001, 20)}}
+    norm = 5.0 * np.exp(-np.maximum(0, T - 800) / 500)
+    numbers = decay | {("lr", ""): {1: 0.1}}
+    losses = rising(step=950, per_step=0.002)
+    (finding,) = by("weight-decay-dominates", evidence(losses, numbers | layers("weight_norm", fc1=norm, fc2=norm)))
+    assert finding.step == pytest.approx(800 - 500 * np.log(0.85), rel=0.03)
+    (finding,) = by("weight-decay-dominates", evidence(losses, numbers))
+    assert finding.step == pytest.approx(950, rel=0.1)
 
 
 # loss-spike
@@ -458,6 +492,16 @@ def test_weights_that_the_optimizer_was_given_meanwhile() -> None:
     assert by("no-gradient", run) == []
     (finding,) = by("no-gradient", evidence(learning(), shares(fc2={1: 1.0, 60: 0.0, 820: 0.5})))
     assert finding.step == 810
+
+
+def test_what_a_thawed_layer_learns_may_lower_some_validation_losses_before_they_rise() -> None:
+    asks = {("trained_share", "body"): {1: 0.0, 820: 1.0}}
+    falling = learning() * np.exp(-T / 1500)
+    lowest_at_900 = np.where(T < 900, 1.0 - T / 2000, 0.55 + (T - 900) / 1500)
+    run = evidence(falling, asks | validation(lowest_at_900))
+    (thawed,), (overfits,) = by("layer-thawed", run), by("overfitting", run)
+    assert thawed.severity == overfits.severity
+    assert thawed.step == overfits.step == pytest.approx(820, abs=25)
 
 
 def test_a_layer_that_is_frozen_later_and_one_that_is_thawed() -> None:
@@ -888,6 +932,16 @@ def test_statistics_that_stand_still_and_validation_shows_it() -> None:
     always_apart = 3 * falling + np.where(T < 500, 0.5, 0.5 + (T - 500) / 800)
     (finding,) = by("stale-statistics", evidence(falling, gap | stops | validation(always_apart)))
     assert (finding.severity, finding.step) == ("severe", 410)
+
+
+def test_a_schedule_that_stops_statistics_acts_where_validation_shows_it() -> None:
+    gap = layers("statistics_gap", bn1=np.where(T < 410, 0.6, 0.6 + (T - 410) / 2000))
+    falling = 0.1 + 2 * np.exp(-T / 100)
+    halved = {("statistics_momentum", "bn1"): {1 + 50 * place: 0.1 * 0.5**place for place in range(40)}}
+    later = validation(np.where(T < 700, 1.2, 6.0) * falling)
+    (finding,) = by("stale-statistics", evidence(falling, gap | halved | later))
+    assert (finding.layer, finding.severity) == ("bn1", "severe")
+    assert finding.step == pytest.approx(700, rel=0.05)
 
 
 def test_overfitting_makes_no_statistics_staler() -> None:

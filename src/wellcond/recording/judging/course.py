@@ -21,6 +21,8 @@ OF_JUMPS, OF_SIGNALS = (
     ("attention-saturation", "activation-drift"),
 )
 """What changes signals in the middle of a run, and what an inspection sees of that; in a diagnosis, the weights do."""
+DAMAGE = ("dying-neurons", "saturated-activation")
+"""What stays in a layer when its cause is over: some steps at a wrong rate, or one bad batch."""
 
 
 @dataclass
@@ -57,7 +59,8 @@ class _Episode:
         if other.layer != self.finding.layer or (other.until is not None and other.step != self.finding.step):
             return
         worst = min(self.finding.severity, other.severity, key=SEVERITIES.index)
-        self.finding = replace(other, severity=worst, step=self.finding.step)
+        step = min(self.finding.step or 0, other.step or 0)  # what is known later may show that it began earlier
+        self.finding = replace(other, severity=worst, step=step)
 
     def is_news(self) -> bool:
         """Whether it was not reported, or is worse than it was then."""
@@ -159,11 +162,12 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
     """First causes, worst first and those still there before those over, each with everything that it explains.
 
     A cause explains what the causal graph says, if it began no later. Where two explain each other, the earlier is the
-    cause.
+    cause. Damage to a layer that outlasts its cause comes before it, and is as severe.
     """
     ordered = sorted(findings, key=_rank)
     # of equals the worse first, and what explains a rise of the loss before the rise
     by_time = sorted(ordered, key=lambda each: (each.step or 0, each.rule == "diverging"))
+    by_time = [_with_its_cause(each, by_time) for each in by_time]
     cause_of: dict[int, int] = {}
 
     def root(index: int) -> int:
@@ -171,7 +175,8 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
 
     for index, effect in reversed(list(enumerate(by_time))):
         for other, cause in enumerate(by_time):
-            if other != index and root(other) != index and _began_before(cause, effect) and _explains(cause, effect):
+            is_cause = other != index and root(other) != index and _is_cause(cause, effect)
+            if is_cause and not _outlasts(effect, cause):
                 cause_of[index] = other
                 break
     roots = []
@@ -181,6 +186,24 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
             worst = min((each, *below), key=lambda one: SEVERITIES.index(one.severity)).severity
             roots.append(replace(each, severity=worst, consequences=(*each.consequences, *below)))
     return sorted(roots, key=_rank)
+
+
+def _with_its_cause(effect: Finding, findings: Iterable[Finding]) -> Finding:
+    """Damage that outlasts its cause says what it was, and is as severe; any other finding is as it was."""
+    causes = [each for each in findings if _outlasts(effect, each) and _is_cause(each, effect)]
+    if not causes:
+        return effect
+    cause = min(causes, key=_rank)
+    worst = min(effect.severity, cause.severity, key=SEVERITIES.index)
+    return replace(effect, severity=worst, evidence=effect.evidence | {"after": f"{cause.rule} at step {cause.step}"})
+
+
+def _outlasts(effect: Finding, cause: Finding) -> bool:
+    return effect.rule in DAMAGE and effect.until is None and cause.until is not None
+
+
+def _is_cause(cause: Finding, effect: Finding) -> bool:
+    return _began_before(cause, effect) and _explains(cause, effect)
 
 
 def _explains(cause: Finding, effect: Finding) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from wellcond.diagnosis.finding import Severity
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
+from wellcond.recording.judging.layer_changes import around
 from wellcond.recording.judging.levels import finite, median, mostly_since, noise
 from wellcond.recording.judging.movement import thawed_layers
 from wellcond.recording.judging.run_rule import RunEvidence
@@ -71,11 +72,11 @@ def validation_rise(evidence: RunEvidence) -> ValidationRise | None:
 def _beginning(evidence: RunEvidence, validation: Series, place: int, rise: float) -> int:
     """Where the line through a tenth and half of a rise leaves the lowest; when a layer thawed, if before half.
 
-    What a layer that has thawed learns may lower one more validation loss before it rises.
+    What a layer that has thawed learns may lower some validation losses before they rise.
     """
     steps, above = validation.steps[place:], validation.values[place:] - validation.values[place]
     tenth, half = (int(steps[mostly_since(above > share * rise)]) for share in (TENTH, HALF))
     thawed = (step for _, step in thawed_layers(evidence))
     begin = tenth - round((half - tenth) * TENTH / (HALF - TENTH))
-    earliest = int(validation.steps[max(0, place - 1)])
+    earliest = min(int(validation.steps[max(0, place - 1)]), int(steps[0]) - 2 * around(int(steps[0])))
     return next((step for step in thawed if earliest <= step <= half), max(int(steps[0]), begin))

@@ -17,7 +17,7 @@ from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
 from wellcond.recording.history import Series
 from wellcond.recording.judging.layer_changes import growth_of_gradients, jump_of_weights
-from wellcond.recording.judging.levels import OF_MEDIAN, finite, median, noise
+from wellcond.recording.judging.levels import OF_MEDIAN, began, finite, last_before, median, mostly_since, noise, spread
 from wellcond.recording.judging.loss_curve import START_LOSSES
 from wellcond.recording.judging.rates import above_limit, at, lr_ratio
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
@@ -31,6 +31,7 @@ LOST = Threshold(
 RAISED = Condition(
     "learning rate / lowest in the half of the run before", 1.2, origin="the rate was raised, by more than rounding"
 )
+LOWERED = Condition("learning rate now / where the loss rose", 0.5, origin="it is over: what is left is its damage")
 LATE = Condition(
     "step of the crossing / step of the rise",
     0.5,
@@ -43,6 +44,21 @@ STAYS = Condition(
 LOST_FOR_GOOD = Condition(
     "rise / fall, where the rate stays where it was raised to", 0.2,
     origin="a fifth of what was learned, which a flatter place does not win back at that rate",
+)  # fmt: skip
+LATEST = Condition(
+    "share of the run, and steps, for which the loss stays above its lowest level while the rate grows", 1 / 3,
+    origin="warm-ups and the first part of a one-cycle schedule are over by then",
+)  # fmt: skip
+LONGEST_WARM_UP = 300
+"""The same in steps, at least."""
+DOUBLED = Condition("learning rate now / where the loss was lowest", 2.0, origin="beyond the decay of a schedule's end")
+GROWS = Condition("learning rate now / a third of the run ago", 1.2, origin="it has not come to its end")
+ABOVE = Condition(
+    "lowest level of these / lowest level of all", 1.15, origin="levels of half the width differ by some percent"
+)
+LOST_BY_AND_BY = Condition(
+    "rise / fall, of a loss that leaves its lowest level by and by", 0.03,
+    origin="losses near zero rise by a part of what was learned, not of themselves",
 )  # fmt: skip
 SIZE = Condition(
     "growth of gradients at a rise that a rate explains, or of a layer's weights", 1.5,
@@ -99,6 +115,43 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
         "flatter place, the loss rises.",
         remedy=f"# go back to weights from before step {rise.step}, and cap the schedule below lr {number(lr)}",
         step=rise.step,
+        until=_lowered(rates, rise.step) if is_raised else None,
+    )
+
+
+@run_rule("learning-rate-too-high", quantity=LR)
+def rises_with_the_rate(evidence: RunEvidence) -> Iterator[Finding]:
+    """The rate grows and grows, and for a third of the run the loss has not come near its lowest level again.
+
+    A warning. The rate has not been lowered in that third, which is 300 steps or more, and is twice what it was where
+    the loss was lowest. In it the lowest level is 15 % above the lowest of all, and beyond the noise.
+    """
+    levels, rates = evidence.loss.levels, finite(evidence.history.series(LR))
+    first = evidence.step - max(LONGEST_WARM_UP, int(LATEST.at * evidence.step))
+    latest = levels.since(first)
+    if first < LONGEST_WARM_UP or not len(latest) or not evidence.loss.has_learned or not evidence.loss.lowest > 0:
+        return
+    place = int(levels.values.argmin())
+    then, now = at(rates, int(levels.steps[place])), at(rates, evidence.step)
+    has_grown = now > DOUBLED.at * then and now > GROWS.at * at(rates, first)
+    is_raised = has_grown and bool((np.diff(rates.since(first).values) >= 0).all())
+    rise, fall = float(latest.values.min()) - evidence.loss.lowest, evidence.loss.start - evidence.loss.lowest
+    error = spread(np.diff(levels.values[len(levels) // 2 :])) / math.sqrt(2)
+    if not is_raised or rise < max((ABOVE.at - 1) * evidence.loss.lowest, LOST_BY_AND_BY.at * fall, 2 * error):
+        return
+    after = Series(levels.steps[place:], levels.values[place:])
+    begin = began(after, mostly_since(after.values > evidence.loss.lowest + rise / 4))
+    level = median(latest.values)
+    yield Finding(
+        rule="learning-rate-too-high",
+        severity="warning",
+        basis="measured",
+        summary=f"since step {begin} the loss has risen from {number(evidence.loss.lowest)} to {number(level)}, while "
+        f"the rate grew from {number(then)} to {number(now)}.",
+        evidence={"lr": now, "lr at the lowest level": then, "lowest level": evidence.loss.lowest, "level now": level},
+        reason="Steps of this size cannot stay in the valley that smaller ones have reached.",
+        remedy=f"# cap the schedule at lr {number(then)}, where the loss was lowest, and lower it from there",
+        step=begin,
     )
 
 
@@ -134,6 +187,13 @@ def never_falls(evidence: RunEvidence) -> Iterator[Finding]:
         remedy=f'for group in optimizer.param_groups:\n    group["lr"] = {number(lr / 100)}  # or by wc.suggest_lr',
         step=1,
     )
+
+
+def _lowered(rates: Series, step: int) -> int | None:
+    """The step from which on a rate that was too high is half of that or less; None if it is not."""
+    later = rates.since(step + 1)
+    start = last_before(later.values <= LOWERED.at * at(rates, step))
+    return int(later.steps[start]) if start < len(later) else None
 
 
 def _first(ratios: Series) -> float:

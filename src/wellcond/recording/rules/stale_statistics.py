@@ -8,7 +8,7 @@ Right:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -36,8 +36,9 @@ GROWTH = Condition(
 )
 APART = Condition("validation loss / training loss", 2.0, origin="running statistics are used in validation alone")
 RENEWED = Condition(
-    "momentum · steps since it was set", 0.7, origin="theory: ln 2, at which half of the statistics is of batches since"
+    "Σ momentum over the steps since", 0.7, origin="theory: ln 2, at which half of the statistics is of batches since"
 )
+AT_ONCE = Condition("momentum / before", 0.1, origin="a schedule lowers it by and by")
 GREW = Condition(
     "distance / its least since the statistics stand still",
     1.5,
@@ -65,8 +66,9 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
     for layer in evidence.history.layers(STATISTICS_GAP):
         series = finite(evidence.history.series(STATISTICS_GAP, layer))
         stopped = _stopped(evidence, layer)
-        if stopped is not None and _grows_since(series, stopped) and any(stopped <= step for step in worse):
-            stale.append((median(series.values[-3:]), layer, stopped))
+        acts = None if stopped is None else _acts_since(evidence, layer, stopped, worse)
+        if stopped is not None and acts is not None and _grows_since(series, stopped):
+            stale.append((median(series.values[-3:]), layer, acts))
             have_stopped.add(layer)
             continue
         if len(series) < ENOUGH.at or evidence.step < SETTLED.at:
@@ -101,14 +103,26 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
 
 
 def _stopped(evidence: RunEvidence, layer: str) -> int | None:
-    """When the statistics of a layer were stopped: new batches do not replace half of them; None if they move.
+    """When the statistics of a layer were stopped: batches since replace less than half of them; None if they move.
 
     Those that have never moved in the run, as of a pretrained network, are not meant.
     """
     momenta = finite(evidence.history.series(STATISTICS_MOMENTUM, layer))
-    if len(momenta) < 2 or momenta.values[-1] * (evidence.step - int(momenta.steps[-1])) > RENEWED.at:
+    if len(momenta) < 2:
         return None
-    return int(momenta.steps[-1]) if evidence.step - int(momenta.steps[-1]) >= SETTLED.at else None
+    lengths = np.diff(np.append(momenta.steps, evidence.step))
+    since = np.cumsum((momenta.values * lengths)[::-1])[::-1]  # Σ momentum from each change on
+    changes = momenta.steps[1:][since[1:] <= RENEWED.at]
+    return int(changes[0]) if len(changes) and evidence.step - int(changes[0]) >= SETTLED.at else None
+
+
+def _acts_since(evidence: RunEvidence, layer: str, stopped: int, worse: Sequence[int]) -> int | None:
+    """Since when stopped statistics act: at once if they were stopped at once, or as it shows; None if it does not."""
+    momenta = finite(evidence.history.series(STATISTICS_MOMENTUM, layer))
+    shown = [step for step in worse if step >= stopped]
+    place = int(np.searchsorted(momenta.steps, stopped))
+    is_at_once = momenta.values[place] < AT_ONCE.at * momenta.values[place - 1]
+    return None if not shown else stopped if is_at_once else min(shown)
 
 
 def _grows_since(series: Series, step: int) -> bool:

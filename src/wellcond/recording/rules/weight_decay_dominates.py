@@ -11,7 +11,7 @@ Right:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import fmean
 
@@ -45,6 +45,9 @@ JUMP = Condition(
     origin="weights that shrink lift the loss little by little; a jump that comes back is of other data or terms",
 )  # fmt: skip
 TENFOLD = Condition("weight decay / before", 10.0, origin="schedules of decay, as DINO's, go up tenfold in a whole run")
+BY_AND_BY = Condition(
+    "weight decay just before it was tenfold / before", 1.5, origin="it was raised before: this is no single step"
+)
 
 MOST_STEPS = 200
 """Steps at which decay and rate are looked up."""
@@ -65,7 +68,10 @@ def weights_shrink(evidence: RunEvidence) -> Iterator[Finding]:
     layers, shrunk, _ = _layers_that_shrink(evidence, rise)
     if len(shrunk) < MOST.at * len(layers) or not shrunk:
         return
-    begin = _raised(evidence, rise) or min(rise.step, int(np.median([step for _, step in shrunk.values()])))
+    begin = min(rise.step, int(np.median([step for _, step in shrunk.values()])))
+    raised = _raised(evidence, rise)
+    if raised is not None:
+        begin = raised if _is_at_once(evidence, raised) else min(rise.step, _shrunk_since(evidence, raised, shrunk))
     middle = median(np.array([share for share, _ in shrunk.values()]))
     decays = finite(evidence.history.series(WEIGHT_DECAY))
     has_none = len(decays) > 0 and not decays.values.any()
@@ -94,6 +100,9 @@ def decay_was_raised(evidence: RunEvidence) -> Iterator[Finding]:
     left = math.exp(-fmean(shares) * len(steps))
     if left >= SHRUNK.at:
         return
+    if not _is_at_once(evidence, begin):
+        gone = np.cumsum(shares) * len(steps) / len(shares)
+        begin = min(rise.step, int(begin + np.searchsorted(gone, -math.log(SHRUNK.at)) * len(steps) / len(shares)))
     before, now = at(decays, begin - 1), at(decays, evidence.step)
     yield _finding(
         rise,
@@ -135,6 +144,23 @@ def _raised(evidence: RunEvidence, rise: Rise) -> int | None:
     if not decays.values[-1] or decays.values[-1] < TENFOLD.at * before:
         return None
     return int(decays.steps[last_before(decays.values >= TENFOLD.at * before)])
+
+
+def _shrunk_since(evidence: RunEvidence, raised: int, layers: Iterable[str]) -> int:
+    """The step at which the middle one of some layers has shrunk as far as counts."""
+    steps = []
+    for layer in layers:
+        norms = finite(evidence.history.series(WEIGHT_NORM, layer)).since(raised)
+        start = last_before(norms.values < SHRUNK.at * np.maximum.accumulate(norms.values))
+        steps.append(began(norms, start) if 0 < start < len(norms) else raised)
+    return int(np.median(steps))
+
+
+def _is_at_once(evidence: RunEvidence, raised: int) -> bool:
+    """Whether decay got there in one go; a schedule that goes on acts where it has shrunk weights."""
+    decays = finite(evidence.history.series(WEIGHT_DECAY))
+    earlier, soon = at(decays, max(1, raised - around(raised))), at(decays, raised)
+    return not earlier > BY_AND_BY.at * soon / TENFOLD.at
 
 
 def _finding(rise: Rise, begin: int, what: str, numbers: dict[str, float]) -> Finding:

@@ -71,8 +71,8 @@ class KeptLosses:
 
     def _hand_over(self) -> None:
         """Let what is kept be fetched."""
-        kept, self._kept = self._kept, {}
-        for step, own, version in kept.values():
+        waiting, self._kept = self._kept, {}
+        for step, own, version in waiting.values():
             self._readings.add(own, self._rows_unless_changed(step, own, version))
 
     def _rows_unless_changed(self, step: int, own: Tensor, version: int) -> ToRows:
@@ -87,8 +87,8 @@ class KeptLosses:
     def _stop_keeping(self, overwritten: int) -> None:
         """Copy from now on: a loss was written over an earlier one, whose value is lost."""
         del self._kept[overwritten]
-        kept, self._kept, self._copies = self._kept, {}, True
-        for step, own, version in kept.values():
+        waiting, self._kept, self._copies = self._kept, {}, True
+        for step, own, version in waiting.values():
             self._readings.add(own, self._rows_unless_changed(step, own, version)).copy()
 
 
