@@ -12,7 +12,7 @@ from wellcond.recording import rules as rules  # registers every rule of a run
 from wellcond.recording.judging.held import unheld_layers
 from wellcond.recording.judging.layer_changes import around
 from wellcond.recording.judging.run_rule import RUN_RULES, RunEvidence
-from wellcond.results.quantities import STATISTICS_MOMENTUM
+from wellcond.recording.judging.stopped_statistics import stopped_at
 
 OF_FRESH_WEIGHTS = ("bad-initialisation", "symmetric-initialisation")
 """Rules about the weights that a network begins with."""
@@ -236,14 +236,9 @@ def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
             continue
         is_symptom = each.basis == "measured" and kind_of(each.rule) in ("symptom", "scale")
         severity = "note" if is_symptom and learns else each.severity
-        stopped = _stopped_at(evidence, each.layer) if each.rule == "batchnorm-mode-gap" else None
-        yield replace(each, severity=severity, step=stopped or evidence.inspected_at)
-
-
-def _stopped_at(evidence: RunEvidence, layer: str) -> int | None:
-    """When the momentum of a BatchNorm's statistics was set to 0; None if it was not."""
-    momenta = evidence.history.series(STATISTICS_MOMENTUM, layer)
-    return int(momenta.steps[-1]) if len(momenta) > 1 and momenta.values[-1] == 0 else None
+        stopped = stopped_at(evidence, each.layer) if each.rule == "batchnorm-mode-gap" else None
+        begin = stopped.step if stopped is not None and stopped.is_at_once else evidence.inspected_at
+        yield replace(each, severity=severity, step=begin)
 
 
 _PLACE = {name: place for place, name in enumerate(KINDS)}

@@ -157,7 +157,8 @@ def steps_are_rounded_away(evidence: RunEvidence) -> Iterator[Finding]:
 def weights_are_rounded(evidence: RunEvidence) -> Iterator[Finding]:
     """Weights in float32 hold bfloat16 numbers after every step, of which a step is less than a unit in the last place.
 
-    A warning, which is not for weights that are bfloat16 themselves. They must have been rounded for 50 steps: weights that are loaded from bfloat16 are so until the first.
+    A warning, which is not for weights that are bfloat16 themselves. They must have been rounded for 50 steps: weights
+    that are loaded from bfloat16 are so until the first.
     """
     for layer in evidence.history.layers(ROUNDED_WEIGHTS):
         shares = finite(evidence.history.series(ROUNDED_WEIGHTS, layer))

@@ -18,9 +18,10 @@ from wellcond.recording.history import Series
 from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.recording.judging.shares import BEGINNING
+from wellcond.recording.judging.stopped_statistics import STEADY, Stop, stopped_at
 from wellcond.recording.judging.validation_rise import validation_rise
 from wellcond.results import number
-from wellcond.results.quantities import STATISTICS_GAP, STATISTICS_MOMENTUM, VALIDATION_LOSS
+from wellcond.results.quantities import STATISTICS_GAP, VALIDATION_LOSS
 from wellcond.results.text import named
 
 GAP = Threshold(
@@ -35,10 +36,6 @@ GROWTH = Condition(
     "distance / its lowest level so far", 3.0, origin="the spread of small batches is the same all the time"
 )
 APART = Condition("validation loss / training loss", 2.0, origin="running statistics are used in validation alone")
-RENEWED = Condition(
-    "Σ momentum over the steps since", 0.7, origin="theory: ln 2, at which half of the statistics is of batches since"
-)
-AT_ONCE = Condition("momentum / before", 0.1, origin="a schedule lowers it by and by")
 GREW = Condition(
     "distance / its least since the statistics stand still",
     1.5,
@@ -47,7 +44,6 @@ GREW = Condition(
 EARLY = 5
 """First validations that are compared with the training loss."""
 ENOUGH = Condition("samples", 5, origin="medians of three before and after, which may share one")
-SETTLED = Condition("steps", 100, origin="a momentum of 0.1 forgets the first statistics in some 50 steps")
 
 
 @run_rule("stale-statistics", quantity=STATISTICS_GAP)
@@ -65,13 +61,13 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
     worse = [step for step in (since, None if rise is None else rise.step) if step is not None]
     for layer in evidence.history.layers(STATISTICS_GAP):
         series = finite(evidence.history.series(STATISTICS_GAP, layer))
-        stopped = _stopped(evidence, layer)
-        acts = None if stopped is None else _acts_since(evidence, layer, stopped, worse)
-        if stopped is not None and acts is not None and _grows_since(series, stopped):
+        stopped = stopped_at(evidence, layer)
+        acts = None if stopped is None else _acts_since(stopped, worse)
+        if stopped is not None and acts is not None and _grows_since(series, stopped.step):
             stale.append((median(series.values[-3:]), layer, acts))
             have_stopped.add(layer)
             continue
-        if len(series) < ENOUGH.at or evidence.step < SETTLED.at:
+        if len(series) < ENOUGH.at or evidence.step < STEADY.at:
             continue
         levels = smooth(series.values, 3)
         now, least = median(series.values[-3:]), float(levels.min())
@@ -80,7 +76,7 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
             start = last_before(levels > min(GAP.warn, left))
             stale.append((now, layer, began(series, start)))
         elif since is not None:
-            before = series.values[(series.steps >= SETTLED.at) & (series.steps < since)]
+            before = series.values[(series.steps >= STEADY.at) & (series.steps < since)]
             if len(before) and now > max(HARMFUL.at, GROWTH.at * median(before)):
                 stale.append((now, layer, since))
     is_apart = is_apart or since is not None
@@ -102,27 +98,10 @@ def stale_statistics(evidence: RunEvidence) -> Iterator[Finding]:
         )
 
 
-def _stopped(evidence: RunEvidence, layer: str) -> int | None:
-    """When the statistics of a layer were stopped: batches since replace less than half of them; None if they move.
-
-    Those that have never moved in the run, as of a pretrained network, are not meant.
-    """
-    momenta = finite(evidence.history.series(STATISTICS_MOMENTUM, layer))
-    if len(momenta) < 2:
-        return None
-    lengths = np.diff(np.append(momenta.steps, evidence.step))
-    since = np.cumsum((momenta.values * lengths)[::-1])[::-1]  # Σ momentum from each change on
-    changes = momenta.steps[1:][since[1:] <= RENEWED.at]
-    return int(changes[0]) if len(changes) and evidence.step - int(changes[0]) >= SETTLED.at else None
-
-
-def _acts_since(evidence: RunEvidence, layer: str, stopped: int, worse: Sequence[int]) -> int | None:
+def _acts_since(stopped: Stop, worse: Sequence[int]) -> int | None:
     """Since when stopped statistics act: at once if they were stopped at once, or as it shows; None if it does not."""
-    momenta = finite(evidence.history.series(STATISTICS_MOMENTUM, layer))
-    shown = [step for step in worse if step >= stopped]
-    place = int(np.searchsorted(momenta.steps, stopped))
-    is_at_once = momenta.values[place] < AT_ONCE.at * momenta.values[place - 1]
-    return None if not shown else stopped if is_at_once else min(shown)
+    shown = [step for step in worse if step >= stopped.step]
+    return None if not shown else stopped.step if stopped.is_at_once else min(shown)
 
 
 def _grows_since(series: Series, step: int) -> bool:
