@@ -145,6 +145,14 @@ def test_damage_that_outlasts_its_cause_comes_before_it_and_is_as_severe() -> No
     assert "after" not in next(each for each in roots if each.rule == "dying-neurons").evidence
 
 
+def test_a_fault_of_the_loader_explains_a_graver_overfitting() -> None:
+    overfits = finding("overfitting", 575, severity="severe")
+    (root,) = nested([overfits, finding("repeated-batches", 465, severity="warning")])
+    assert (root.rule, root.severity) == ("repeated-batches", "severe")
+    assert len(nested([overfits, finding("repeated-batches", 465, severity="note")])) == 2
+    assert len(nested([overfits, finding("repeated-batches", 900, severity="warning")])) == 2
+
+
 def test_what_was_there_long_before_is_no_consequence() -> None:
     early, late = finding("diverging", 200), finding("learning-rate-too-high", 900)
     assert {each.rule for each in nested([early, late])} == {"diverging", "learning-rate-too-high"}

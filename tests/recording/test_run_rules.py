@@ -309,6 +309,20 @@ def test_decay_that_a_schedule_raises_acts_where_it_has_shrunk_the_weights() -> 
     assert finding.step == pytest.approx(950, rel=0.1)
 
 
+# dying-neurons
+
+
+def test_units_that_die_where_the_loss_jumps_count_earlier() -> None:
+    """Three fifths of the units, which by themselves are no more than sparse."""
+    dead = layers("dead_share", fc1=since(901, 0.05, 0.62), fc2=0.05 * ONES)
+    jump = learning()
+    jump[899:905] += 5.0
+    (finding,) = by("dying-neurons", evidence(jump, dead))
+    assert finding.layer == "fc1"
+    assert finding.step == pytest.approx(900, abs=2)
+    assert by("dying-neurons", evidence(learning(), dead)) == []
+
+
 # loss-spike
 
 

@@ -407,6 +407,27 @@ def test_weights_that_are_rounded_in_a_part_of_the_network() -> None:
     assert 150 <= (finding.step or 0) <= 175
 
 
+def test_gradients_that_only_some_layers_do_not_clear() -> None:
+    torch.manual_seed(0)
+    body, head = nn.Linear(4, 8), nn.Linear(8, 1)
+    model, clock = nn.Sequential(body, nn.Tanh(), head), Clock()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with wc.Recorder(model, optimizer, nn.MSELoss(), clock=clock) as rec:
+        for step in range(1, 201):
+            clock.now += 1.0
+            head.zero_grad()
+            if step < 120:
+                body.zero_grad()
+            value = (model(torch.randn(16, 4)) - 1).square().mean()
+            value.backward()
+            optimizer.step()
+            rec.step(value.item())
+    (finding,) = [each for each in rec.findings if each.rule == "gradients-not-cleared"]
+    assert finding.layer == "0"
+    assert finding.step == pytest.approx(120, abs=2)
+    assert rec.history.series("uncleared_gradient", "0").steps[0] >= 120  # no more rows where all are cleared
+
+
 def test_rows_of_zeros_are_not_rounded() -> None:
     torch.manual_seed(0)
     model, clock = nn.Sequential(nn.Embedding(8, 50, padding_idx=0), nn.Flatten(), nn.Linear(150, 1)), Clock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from wellcond.diagnosis.causes import KINDS, kind_of
+from wellcond.diagnosis.causes import CAUSES, KINDS, kind_of
 from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
 from wellcond.diagnosis.judge import explains
 from wellcond.recording import rules as rules  # registers every rule of a run
@@ -207,7 +207,17 @@ def _is_cause(cause: Finding, effect: Finding) -> bool:
 
 
 def _explains(cause: Finding, effect: Finding) -> bool:
-    return explains(cause, effect) or (cause.rule in OF_JUMPS and effect.rule in OF_SIGNALS)
+    """As in a diagnosis, and what only a run shows.
+
+    What a loader, a thaw or stale statistics do to validation may be graver than they are themselves, and a loss that
+    rises has not fallen.
+    """
+    rules = cause.rule, effect.rule
+    of_a_jump = cause.rule in OF_JUMPS and effect.rule in OF_SIGNALS
+    in_validation = (
+        effect.rule == "overfitting" and effect.rule in CAUSES.get(cause.rule, ()) and cause.severity != "note"
+    )
+    return explains(cause, effect) or of_a_jump or in_validation or rules == ("diverging", "loss-not-decreasing")
 
 
 def _began_before(cause: Finding, effect: Finding) -> bool:

@@ -16,6 +16,9 @@ DEAD = Threshold(
     origin="healthy networks reach 0.56 on many examples, and 0.73 on a batch",
 )  # fmt: skip
 DIED = Condition("rise of the share", 0.2, origin="what was off from the start is no event: diagnose reports it")
+SUDDEN = Condition(
+    "rise of a share that is not as high, where the loss jumps", 0.4, origin="twice the rise that counts otherwise"
+)
 
 SAMPLES = 3
 """Latest samples whose median is the share now."""
@@ -64,12 +67,14 @@ def shares_that_rose(evidence: RunEvidence, quantity: str, high: Threshold, rise
         levels = smooth(series.values, SAMPLES)
         now = median(series.values[-SAMPLES:])
         before = float(levels.min()) if len(levels) > SAMPLES else now
-        if high.is_warning(now) and now - before > rise.at:
+        is_high = high.is_warning(now)
+        if now - before > (rise.at if is_high else SUDDEN.at):
             start = last_before(levels > before + BEGINNING * (now - before))
             start = min(start, len(series) - 1)
             earlier, first = int(series.steps[max(0, start - 1)]), int(series.steps[start])
-            step = evidence.loss.jump_between(earlier, first) or began(series, start)
-            if evidence.step - step >= LASTING:
+            jump = evidence.loss.jump_between(earlier, first)
+            step = jump or began(series, start)
+            if evidence.step - step >= LASTING and (is_high or jump is not None):
                 severity = severity_of(evidence, is_far=high.is_severe(now))
                 risen.append(RisenShare(layer, step, before, now, severity))
     yield from sorted(risen, key=lambda each: (each.step, -each.now))

@@ -23,6 +23,7 @@ from wellcond.recording.judging.levels import finite, halfway, lasting, median
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.results import number
 from wellcond.results.quantities import UNCLEARED_GRADIENT
+from wellcond.results.text import named
 
 OLD = Threshold(
     "norm of the old gradient / norm of the new one", math.nan, 1e-6,
@@ -37,7 +38,8 @@ SAMPLES = Condition(
 def gradients_not_cleared(evidence: RunEvidence) -> Iterator[Finding]:
     """The first backward pass of a step is added to the gradient of the step before. Severe.
 
-    Backward passes between two steps, which accumulate a gradient on purpose, are not meant.
+    Backward passes between two steps, which accumulate a gradient on purpose, are not meant. The layer is the first of
+    those that are looked at, if only some of them are not cleared.
     """
     old = finite(evidence.history.series(UNCLEARED_GRADIENT)).since(2)  # before the first step there is none
     begin = lasting(old, OLD.severe)
@@ -45,11 +47,14 @@ def gradients_not_cleared(evidence: RunEvidence) -> Iterator[Finding]:
         return
     begin = _by_its_size(old, begin)
     share = median(old.since(begin).values)
+    layer = next((each for each in evidence.layers if _is_left(evidence, each, begin)), "")
+    whose = f"gradients of {named(layer)}" if layer else "gradients"
     yield Finding(
         rule="gradients-not-cleared",
+        layer=layer,
         severity="severe",
         basis="proven",
-        summary=f"since step {begin} gradients are not cleared: each is added to the one before, whose norm is "
+        summary=f"since step {begin} {whose} are not cleared: each is added to the one before, whose norm is "
         f"{number(share)} times that of the new one.",
         evidence={"old gradient / new gradient": share},
         limits=OLD.limits(),
@@ -57,6 +62,11 @@ def gradients_not_cleared(evidence: RunEvidence) -> Iterator[Finding]:
         remedy="optimizer.zero_grad()  # before loss.backward()",
         step=begin,
     )
+
+
+def _is_left(evidence: RunEvidence, layer: str, begin: int) -> bool:
+    """Whether the gradient of a layer is not cleared, while another layer's is."""
+    return median(finite(evidence.history.series(UNCLEARED_GRADIENT, layer)).since(begin).values) > OLD.severe
 
 
 def _by_its_size(old: Series, begin: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.recording.watching.layout import norms_of
+from wellcond.recording.watching.layout import Layout, norms_of
 from wellcond.recording.watching.readings import ToRows
 from wellcond.recording.watching.steps import Guard, is_capturing
 from wellcond.results import Row
@@ -22,8 +22,9 @@ FEW_PARAMETERS = 3
 
 @dataclass
 class _Pass:
-    """One backward pass: norms of the gradients that were there, and of those that it adds."""
+    """One backward pass: norms of the gradients that were there, and of those that it adds, by layer."""
 
+    layers: list[str] = field(default_factory=list)
     old: list[Tensor | None] = field(default_factory=list)
     new: list[Tensor] = field(default_factory=list)
     adds: bool = False
@@ -34,6 +35,7 @@ class BackwardWatch:
 
     Args:
         parameters: All that are trained, in the model's order.
+        layout: Layers of the model.
         scale: What losses are multiplied with before a backward pass; None if that is not known.
         guard: Around everything that a hook does.
 
@@ -42,10 +44,14 @@ class BackwardWatch:
     """
 
     def __init__(
-        self, parameters: Callable[[], Sequence[Tensor]], scale: Callable[[], Tensor | float | None], guard: Guard
+        self,
+        parameters: Callable[[], Sequence[Tensor]],
+        layout: Layout,
+        scale: Callable[[], Tensor | float | None],
+        guard: Guard,
     ) -> None:
         self.scale: Tensor | float | None = 1.0
-        self._parameters, self._scale_now, self._guard = parameters, scale, guard
+        self._parameters, self._layout, self._scale_now, self._guard = parameters, layout, scale, guard
         self._handles: list[Any] = []
         self._passes: dict[int, _Pass] = {}
         self._unclipped: Tensor | None = None
@@ -73,6 +79,7 @@ class BackwardWatch:
         if is_capturing():
             return
         seen = self._passes.setdefault(torch._C._current_graph_task_id(), _Pass())
+        seen.layers.append(self._layout.layer_of(p) or "")
         seen.old.append(None if p.grad is None else norms_of([p.grad])[0])
         seen.new.append(norms_of([gradient])[0])
 
@@ -100,19 +107,24 @@ class BackwardWatch:
         passes = [each for each in self._passes.values() if each.adds]
         if not passes or self._unclipped is None:
             return None
-        none = torch.zeros_like(passes[0].new[0])
-        olds = [_joint([none if old is None else old for old in each.old]) for each in passes]
+        first, none = passes[0], torch.zeros_like(passes[0].new[0])
+        every = [[none if old is None else old for old in each.old] for each in passes]
+        olds = [_joint(old) for old in every]
         unclipped = none if scale is None else self._unclipped / scale
-        values = torch.stack([*olds, _joint(passes[0].new), unclipped.to(none)])
+        values = torch.stack([*every[0], *first.new, *olds, _joint(first.new), unclipped.to(none)])
+        count = len(first.layers)
 
         def rows(numbers: list[float]) -> list[Row]:
-            *before, new, norm = numbers
+            of_layers = list(zip(first.layers, numbers[:count], numbers[count : 2 * count], strict=True))
+            *before, new, norm = numbers[2 * count :]
             cleared = [place for place, old in enumerate(before) if old == 0]
             since = len(before) - cleared[-1] if cleared else len(before)
             old = 0.0 if cleared else before[0]
             rows = [Row(step, "", q.ACCUMULATED, float(since), "passes")]
             if new > 0:
                 rows.append(Row(step, "", q.UNCLEARED_GRADIENT, old / new, ""))
+            if old > 0 and not all(own for _, own, _ in of_layers):  # some layers' are cleared
+                rows += [Row(step, layer, q.UNCLEARED_GRADIENT, own / new, "") for layer, own, new in of_layers if new]
             if scale is not None:
                 rows.append(Row(step, "", q.UNCLIPPED_GRADIENT_NORM, norm, ""))
             return rows

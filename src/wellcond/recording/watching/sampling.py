@@ -63,7 +63,7 @@ class Sampling:
         self.depth: Depth = NOTHING
         self.seen = Seen()
         self.steps = [StepWatch(each, self.layout, mishaps.guard, self.seen, team) for each in optimizers]
-        self.backwards = BackwardWatch(self._parameters, self._scale, mishaps.guard)
+        self.backwards = BackwardWatch(self._parameters, self.layout, self._scale, mishaps.guard)
         self.activations = ActivationWatch(model, mishaps.guard) if calls_are_seen else None
         self.has_scaler = scaler is not None
         self._scaler = scaler
