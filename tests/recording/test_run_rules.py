@@ -337,10 +337,25 @@ def test_a_bad_batch() -> None:
     assert "fc2" in str(finding.evidence["gradients that grew most"])
 
 
+def test_a_jump_right_after_the_rate_was_raised_is_the_rates() -> None:
+    """A resumed run whose rate is 30 times too high; one that has it for two steps; and one that is raised early on."""
+    losses = learning() + since(702, 0, 0.1)
+    losses[699:701] = 9.0
+    stays, for_two_steps, earlier = ({("lr", ""): {1: 0.01, **raised}} for raised in (
+        {699: 0.3}, {699: 0.3, 701: 0.01}, {650: 0.3}))  # fmt: skip
+    for rates, is_over in ((stays, False), (for_two_steps, True)):
+        (finding,) = by("learning-rate-too-high", evidence(losses, rates))
+        assert (finding.step, finding.severity, finding.until is not None) == (700, "warning", is_over)
+        assert by("loss-spike", evidence(losses, rates)) == []
+    assert by("learning-rate-too-high", evidence(losses, earlier)) == []
+    assert len(by("loss-spike", evidence(losses, earlier))) == 1
+
+
 def test_a_second_spike_that_is_no_higher_is_a_note() -> None:
     losses = learning()
     losses[699] = losses[1499] = 9.0
-    assert [each.severity for each in by("loss-spike", evidence(losses))] == ["warning", "note"]
+    for numbers in ({}, {("lr", ""): {1: 0.1}}):
+        assert [each.severity for each in by("loss-spike", evidence(losses, numbers))] == ["warning", "note"]
 
 
 def test_a_spike_may_grow_for_three_steps() -> None:
@@ -678,6 +693,19 @@ def test_steps_that_are_rounded_away() -> None:
     assert by("lost-updates", evidence(stuck, network("lost_updates", since(200, 0.5, 0.99)))) == []  # it has learned
 
 
+def test_steps_that_become_too_short_for_half_precision() -> None:
+    """At step 800 the rate is cut a hundredfold; a schedule comes there little by little."""
+    flat = np.where(T < 800, learning(), 0.3)
+    cut, schedule = {("lr", ""): {1: 3e-3, 800: 3e-5}}, {("lr", ""): {1: 3e-3, 800: 3e-5, 1500: 1e-5}}
+    shares = network("lost_updates", since(800, 0.3, 0.97))
+    (finding,) = by("lost-updates", evidence(flat, shares | cut))
+    assert (finding.step, finding.severity) == (800, "warning")
+    slowly = network("lost_updates", np.clip(T / 1000, 0, 0.97))
+    late = network("lost_updates", since(1500, 0.3, 0.97))
+    for numbers in (shares | schedule, slowly | cut, late | cut):
+        assert by("lost-updates", evidence(flat, numbers)) == []
+
+
 def put_back(norms: np.ndarray, ratio: float = 1e-3) -> dict[tuple[str, str], dict[int, float]]:
     """Norms before every step of the network and of two layers, of which one stays, and steps of this length."""
     still = layers("weight_norm", fc1=norms, fc2=2 * ONES)
@@ -800,6 +828,23 @@ def test_outputs_that_do_not_fall_together(losses: np.ndarray, spreads: np.ndarr
     assert by("rank-collapse", evidence(losses, spread(spreads))) == []
 
 
+def test_outputs_that_fall_together_and_fit_no_new_examples() -> None:
+    """Five times closer, which by itself is not enough, with a loss that still fell before: validation shows it."""
+    losses = learning(noise=0.01) * np.where(T < 1000, 1.5 - T / 2000, FALLS)
+    nearer = spread(np.maximum(TOGETHER, 0.2))
+    worse, better = validation(since(1000, 0.5, 2.0) + T / 4000 * since(1000, 0, 1)), validation(0.5 - T / 8000)
+    run = evidence(losses, nearer | worse)
+    (finding,) = by("rank-collapse", run)
+    assert finding.step == pytest.approx(1000, rel=0.1)
+    course = Course()
+    course.update(run)
+    assert [(each.rule, [other.rule for other in each.consequences]) for each in course.findings] == [
+        ("rank-collapse", ["overfitting"])
+    ]
+    assert by("rank-collapse", evidence(losses, nearer | better)) == []
+    assert by("rank-collapse", evidence(losses, spread(ONES) | worse)) == []
+
+
 # where a cause began, and which of several findings is the specific one
 
 
@@ -811,6 +856,13 @@ def test_a_rise_that_dips_for_a_few_steps_is_dated_where_it_began() -> None:
     rise = evidence(rises).loss.rise
     assert rise is not None
     assert rise.step == pytest.approx(600, abs=60)
+
+
+def test_a_loss_that_rises_for_half_of_the_run_is_no_noise() -> None:
+    losses = np.where(T < 1000, 2.3 - 1.7 * T / 1000, 0.6 + 1.7 * (T - 1000) / 1000)
+    rise = evidence(losses + 0.05 * np.random.default_rng(0).standard_normal(STEPS)).loss.rise
+    assert rise is not None
+    assert rise.step == pytest.approx(1000, abs=100)
 
 
 def test_a_layer_that_thaws_where_the_validation_loss_begins_to_rise_explains_it() -> None:
@@ -1012,6 +1064,13 @@ def test_inputs_of_another_size_from_a_step_on() -> None:
     (finding,) = by("data-changed", evidence(learning() + since(1005, 0, 0.3), raw))
     assert (finding.step, finding.severity) == (pytest.approx(1005, abs=2), "warning")
     assert "7" in finding.summary
+    assert finding.layer == ""
+    branches = layers("signal_rms", left=ONES, right=since(1005, 1.0, 7.0), after=since(1005, 1.0, 2.5))
+    (finding,) = by("data-changed", evidence(learning() + since(1005, 0, 0.3), raw | branches))
+    assert finding.layer == "right"
+    everywhere = layers("signal_rms", left=since(1005, 1.0, 7.0), right=since(1005, 1.0, 7.0))
+    (finding,) = by("data-changed", evidence(learning() + since(1005, 0, 0.3), raw | everywhere))
+    assert finding.layer == ""
     little = network("input_size", since(1010, 1.0, 1.5) * noise)
     once = network("input_size", np.where(T == 1020, 50.0, 1.0) * noise)
     growing = network("input_size", np.exp(T / 500) * noise)

@@ -212,7 +212,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "full-neurons": ("activation-drift", "last-layer-drift", "learning-rate-too-low", "loss-not-decreasing"),
     "rank-collapse": (
         "dying-neurons", "vanishing-gradient", "lost-updates", "learning-rate-too-low", "labels-unrelated",
-        "loss-not-decreasing",
+        "overfitting", "loss-not-decreasing",
     ),
     "activation-drift": (
         "exploding-gradient", "vanishing-gradient", "saturated-output", "lost-updates", "learning-rate-too-high",

@@ -12,6 +12,7 @@ from wellcond.diagnosis.threshold import Condition
 from wellcond.recording.history import Series
 from wellcond.recording.judging.levels import (
     OF_MEDIAN,
+    TO_SIGMA,
     blocks,
     last_before,
     median,
@@ -34,6 +35,7 @@ NEW = Condition(
     "rise / the largest rise that the loss has come back from before", 2.0,
     origin="losses that swing (adversarial, restarts, epochs in a fixed order) swing by similar amounts",
 )  # fmt: skip
+OF_A_WAY = Condition("blocks of a way down or up", 4, origin="the median of fewer is one of them")
 AT_ONCE = Condition(
     "share of the rise that the first eight steps show", 0.5,
     origin="other data show in the first batch; steps that overshoot grow from step to step",
@@ -150,7 +152,7 @@ def _widths_that_show_it(values: Values, sigma: float) -> list[int]:
     widths = [8 * 2**power for power in range(60) if len(values) >= max(FEWEST_LOSSES.at, 24 * 2**power)]
     every = [blocks(values, width) for width in widths]
     # noise that is correlated over many steps shows in the differences of blocks that are as long
-    between = [spread(np.diff(levels)) / math.sqrt(2) for levels in every]
+    between = [_noise_between(levels) for levels in every]
     showing = []
     for place, (width, levels) in enumerate(zip(widths, every, strict=True)):
         longer = [b for b, other in zip(between[place:], every[place:], strict=True) if len(other) >= BLOCKS.at]
@@ -159,6 +161,16 @@ def _widths_that_show_it(values: Values, sigma: float) -> list[int]:
         if levels[-1] - levels[:-1].min() > (SIGNIFICANT.at + chance) * error:
             showing.append(width)
     return showing
+
+
+def _noise_between(levels: Values) -> float:
+    """Standard deviation of blocks by their differences: those of the way down and those of the way up by themselves.
+
+    A loss that falls for half of the run and then rises is no noise.
+    """
+    differences, lowest = np.diff(levels), int(levels[:-1].argmin()) if len(levels) > 1 else 0
+    ways = [way - median(way) if len(way) >= OF_A_WAY.at else way for way in np.split(differences, [lowest])]
+    return TO_SIGMA * median(np.abs(np.concatenate(ways))) / math.sqrt(2) if len(differences) else math.nan
 
 
 def _largest_swing(before: Values) -> float:

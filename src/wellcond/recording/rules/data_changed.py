@@ -22,7 +22,8 @@ from wellcond.recording.judging.rises import FEWEST_LOSSES, Rise
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.recording.judging.shares import DEAD, dying_units
 from wellcond.results import number
-from wellcond.results.quantities import GRADIENT_NORM, INPUT_SIZE, TRAINING_LOSS, VALIDATION_LOSS
+from wellcond.results.quantities import GRADIENT_NORM, INPUT_SIZE, SIGNAL_RMS, TRAINING_LOSS, VALIDATION_LOSS
+from wellcond.results.text import named
 
 LOST = Threshold(
     "rise of the loss / its fall since the start", 0.1, 0.9, origin="a tenth of what was learned, at once; or all of it"
@@ -153,7 +154,8 @@ def falls_at_once(evidence: RunEvidence) -> Iterator[Finding]:
 def inputs_change(evidence: RunEvidence) -> Iterator[Finding]:
     """Inputs become twice as large as they ever were, or half as small, from one sampled batch to the next, and stay.
 
-    A warning: a new loader may scale them otherwise, or not at all.
+    A warning: a new loader may scale them otherwise, or not at all. The layer is the first whose outputs change as
+    much, if those of one before it do not: it sees a part of the inputs.
     """
     sizes = finite(evidence.history.series(INPUT_SIZE))
     count = int(SAMPLES.at)
@@ -166,11 +168,16 @@ def inputs_change(evidence: RunEvidence) -> Iterator[Finding]:
             continue
         last, first = int(sizes.steps[place - 1]), int(sizes.steps[place])
         step = evidence.loss.jump_between(last, first) or first
+        layer = _branch(evidence, step)
+        whose = f"inputs of {named(layer)}" if layer else "inputs"
         yield Finding(
             rule="data-changed",
+            layer=layer,
             severity="warning",
             basis="measured",
-            summary=f"since step {step} inputs have a size (RMS) of {number(now)}; before it was {number(level)}.",
+            summary=f"since step {step} {whose} are {number(max(ratio, 1 / max(ratio, TINY)))} times as "
+            f"{'large' if ratio > 1 else 'small'}: all inputs together have a size (RMS) of {number(now)}, before it "
+            f"was {number(level)}.",
             evidence={"size": now, "size before": level},
             limits=SIZES.limits(level),
             reason="A network that has learned from inputs of one size is given others: what it knows does not fit "
@@ -180,6 +187,14 @@ def inputs_change(evidence: RunEvidence) -> Iterator[Finding]:
             step=step,
         )
         return
+
+
+def _branch(evidence: RunEvidence, step: int) -> str:
+    """The first layer whose outputs have changed as inputs do, if one before it has not; otherwise ""."""
+    growth = growths(evidence, SIGNAL_RMS, step, within=NEAR.at)
+    ordered = [(layer, growth[layer]) for layer in evidence.layers if growth.get(layer, 0) > 0]
+    changed = [place for place, (_, each) in enumerate(ordered) if SIZES.is_warning(max(each, 1 / each))]
+    return ordered[changed[0]][0] if changed and changed[0] > 0 else ""
 
 
 def _height(rise: Rise) -> float:

@@ -21,6 +21,7 @@ from wellcond.recording.judging.levels import OF_MEDIAN, began, finite, last_bef
 from wellcond.recording.judging.loss_curve import START_LOSSES
 from wellcond.recording.judging.rates import above_limit, at, lr_ratio
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.spikes import spikes
 from wellcond.results import number
 from wellcond.results.quantities import LR, UPDATE_RATIO
 
@@ -45,6 +46,7 @@ LOST_FOR_GOOD = Condition(
     "rise / fall, where the rate stays where it was raised to", 0.2,
     origin="a fifth of what was learned, which a flatter place does not win back at that rate",
 )  # fmt: skip
+RETURNS = Condition("level now above the level before a jump / that level", 0.1, origin="it is as good as back")
 LATEST = Condition(
     "share of the run, and steps, for which the loss stays above its lowest level while the rate grows", 1 / 3,
     origin="warm-ups and the first part of a one-cycle schedule are over by then",
@@ -117,6 +119,40 @@ def rises_at_this_rate(evidence: RunEvidence) -> Iterator[Finding]:
         step=rise.step,
         until=_lowered(rates, rise.step) if is_raised else None,
     )
+
+
+@run_rule("learning-rate-too-high", quantity=LR)
+def jumps_with_the_rate(evidence: RunEvidence) -> Iterator[Finding]:
+    """The loss jumps far above all before right after the rate was doubled or more. A warning; a note if not the first.
+
+    It comes back, as after a bad batch; but the step was that much longer, and what it has spoiled may take the rest of
+    the run.
+    """
+    rates = finite(evidence.history.series(LR))
+    for spike in (each for each in spikes(evidence) if each.is_of_the_rate):
+        level, now = evidence.loss.level(), at(rates, evidence.step)
+        is_over = level < spike.level + RETURNS.at * abs(spike.level) or now <= LOWERED.at * spike.rate
+        yield Finding(
+            rule="learning-rate-too-high",
+            severity="warning" if spike.is_highest else "note",
+            basis="measured",
+            summary=f"at step {spike.step} the loss jumps from {number(spike.level)} to {number(spike.value)}, right "
+            f"after the rate was raised from {number(spike.rate_before)} to {number(spike.rate)}; it is "
+            f"{number(level)} now.",
+            evidence={
+                "lr": spike.rate,
+                "lr before": spike.rate_before,
+                "loss": spike.value,
+                "level before": spike.level,
+                "level now": level,
+            },
+            reason="From one step to the next a step is as much longer as the rate is larger, in directions that "
+            "averages and momentum have from shorter ones.",
+            remedy="# keep the rate, or raise it over some hundred steps; go back to weights from before step "
+            f"{spike.step}",
+            step=spike.step,
+            until=spike.back if is_over else None,
+        )
 
 
 @run_rule("learning-rate-too-high", quantity=LR)

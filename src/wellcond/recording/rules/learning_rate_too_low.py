@@ -114,8 +114,9 @@ def schedule_has_ended(evidence: RunEvidence) -> Iterator[Finding]:
     share = LONG if lr < ENDED.warn * highest * (1 - ROUNDING) else MOST
     if evidence.step - ended < share.at * evidence.step:
         return
-    begin = _early_drop(evidence, rates, start) or ended
-    is_early = not evidence.loss.has_learned or _was_falling(evidence, begin)
+    drop = _early_drop(evidence, rates, start)
+    begin = drop or ended
+    is_early = not evidence.loss.has_learned or drop is not None or _was_falling(evidence, ended)
     is_idle = evidence.step - ended >= MOST.at * evidence.step and not evidence.loss.has_fallen_since(ended)
     early = f"; it fell at step {begin}, when the loss was falling too" if begin < ended else ""
     yield Finding(
@@ -189,13 +190,14 @@ def _early_drop(evidence: RunEvidence, rates: Series, start: int) -> int | None:
     raised = np.flatnonzero(factors > 1)
     drops = np.flatnonzero(factors <= DROP.at) + 1
     steps = rates.steps[drops[drops > (raised[-1] + 1 if len(raised) else 0)]]
-    return next((int(step) for step in steps if _was_falling(evidence, int(step))), None)
+    was_falling = (int(step) for step in steps if any(_was_falling(evidence, int(step), part) for part in (4, 2)))
+    return next(was_falling, None)
 
 
-def _was_falling(evidence: RunEvidence, step: int) -> bool:
-    """Whether the loss fell in the last quarter of the steps before this one."""
+def _was_falling(evidence: RunEvidence, step: int, part: int = 4) -> bool:
+    """Whether the loss fell in the last part of the steps before this one, by default a quarter."""
     end = int(np.searchsorted(evidence.loss.series.steps, step))
-    quarter = evidence.loss.series.values[end - end // 4 : end]
-    half = len(quarter) // 2
-    error = float(np.std(quarter)) / math.sqrt(max(1, half))
-    return half > 1 and median(quarter[:half]) - median(quarter[half:]) > UNFINISHED.at * error
+    latest = evidence.loss.series.values[end - end // part : end]
+    half = len(latest) // 2
+    error = float(np.std(latest)) / math.sqrt(max(1, half))
+    return half > 1 and median(latest[:half]) - median(latest[half:]) > UNFINISHED.at * error

@@ -34,6 +34,7 @@ from wellcond.results.quantities import (
     GRADIENT_NORM,
     LOSS_SCALE,
     LOST_UPDATES,
+    LR,
     ROUNDED_WEIGHTS,
     SKIPPED_STEPS,
     UPDATE_RATIO,
@@ -64,6 +65,8 @@ MOVES = Condition(
     "‖Δθ‖/‖θ‖ of a step that the norms would show", 1e-4,
     origin="float32 has 6e-8 of a norm, which tens of such steps in any direction exceed",
 )  # fmt: skip
+FEW = Condition("the same share in the sample before", 0.5, origin="it has not come little by little")
+LASTS = Condition("share of the run for which it lasts", 1 / 3, origin="a schedule ends within less")
 ALL_ROUNDED = Condition("share of weights that are rounded", 0.99, origin="by chance it is 2⁻¹⁶ of them")
 UNIT = Condition("‖Δθ‖/‖θ‖ of a step", 2.0**-8, origin="theory: the unit in the last place of bfloat16")
 SAMPLES = Condition("first samples of a share", 3, origin="their median is not that of a single step")
@@ -150,6 +153,38 @@ def steps_are_rounded_away(evidence: RunEvidence) -> Iterator[Finding]:
         "however often it is taken.",
         remedy="model = model.float()  # and torch.autocast(dtype=torch.bfloat16) around the forward pass",
         step=_became_half(evidence) or int(shares.steps[0]),
+    )
+
+
+@run_rule("lost-updates", quantity=LOST_UPDATES)
+def steps_have_become_too_short(evidence: RunEvidence) -> Iterator[Finding]:
+    """From one sample to the next, nine tenths of the weights in half precision stay; before, half of them moved.
+
+    A warning, if that has lasted for a third of the run at one rate: a schedule ends so too, but by and by.
+    """
+    shares = finite(evidence.history.series(LOST_UPDATES))
+    start = last_before(shares.values >= ROUNDED.severe)
+    if not 0 < start <= len(shares) - SAMPLES.at or shares.values[start - 1] >= FEW.at:
+        return
+    before, first = int(shares.steps[start - 1]), int(shares.steps[start])
+    rates = finite(evidence.history.series(LR))
+    changes = rates.steps[(rates.steps > before) & (rates.steps <= first)]
+    begin = int(changes[0]) if len(changes) else began(shares, start)
+    if evidence.step - begin < LASTS.at * evidence.step or len(rates.since(first + 1)):
+        return
+    share = median(shares.values[start:])
+    yield Finding(
+        rule="lost-updates",
+        severity="warning",
+        basis="measured",
+        summary=f"since step {begin} a step leaves {share:.0%} of the weights as they were, although they have a "
+        f"gradient; before it were {shares.values[start - 1]:.0%}.",
+        evidence={"share of weights that stay": share, "share before": float(shares.values[start - 1])},
+        limits=ROUNDED.limits(),
+        reason="A step below half a unit in the last place of a weight, 2⁻⁹ of it in bfloat16, is rounded to nothing, "
+        "however often it is taken.",
+        remedy="model = model.float()  # and torch.autocast(dtype=torch.bfloat16) around the forward pass",
+        step=begin,
     )
 
 

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 
 from wellcond.diagnosis.finding import Finding
 from wellcond.diagnosis.threshold import Condition, Threshold
+from wellcond.recording.judging.layer_changes import around
 from wellcond.recording.judging.levels import began, finite, last_before, median, smooth
 from wellcond.recording.judging.rises import has_fallen
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
+from wellcond.recording.judging.validation_rise import validation_rise
 from wellcond.results import number
 from wellcond.results.quantities import OUTPUT_SPREAD
 from wellcond.results.text import named
@@ -26,6 +28,11 @@ SPREAD = Threshold(
 STOOD = Condition(
     "loss halfway until then / loss then", 1.5, origin="outputs that were too large shrink as the loss falls"
 )
+SHOWN = Condition(
+    "spread / before, where validation gets worse with it", 0.25,
+    origin="outputs that only fit the training examples have the spread of their targets",
+)  # fmt: skip
+FALL_SHOWN = Condition("loss / loss before, there", 0.5, origin="the examples that were learned have become easier")
 ENOUGH = Condition("samples", 3, origin="one before and two since; the loss, which is always known, shows when")
 BEGINS = 0.5
 """Share of the spread before, below which it has begun to shrink."""
@@ -40,8 +47,10 @@ def rank_collapse(evidence: RunEvidence) -> Iterator[Finding]:
     """The outputs of the last layer differ 20 times less between examples than before, and the loss fell tenfold.
 
     A warning. Before, the loss must have fallen by a fifth since the start, and then stood: outputs that were too large
-    at first shrink too. The first 100 steps are not judged.
+    at first shrink too. Where the validation loss rises since then, four times less and half of the loss are enough,
+    and the loss need not have stood. The first 100 steps are not judged.
     """
+    rise = validation_rise(evidence)
     for layer in evidence.history.layers(OUTPUT_SPREAD):
         spreads = finite(evidence.history.series(OUTPUT_SPREAD, layer)).since(int(SETTLED.at))
         if len(spreads) < ENOUGH.at:
@@ -49,12 +58,15 @@ def rank_collapse(evidence: RunEvidence) -> Iterator[Finding]:
         highest, now = float(smooth(spreads.values, 3).max()), float(spreads.values[-2:].max())
         start = last_before(spreads.values < BEGINS * highest)
         before = spreads.values[:start]
-        if not start or not highest > 0 or not SPREAD.is_warning(now / highest):
+        is_shown = (
+            rise is not None and start < len(spreads) and abs(rise.step - began(spreads, start)) <= around(rise.step)
+        )
+        if not start or not highest > 0 or not now / highest < (SHOWN.at if is_shown else SPREAD.warn):
             continue
         last = int(spreads.steps[start - 1])
         halfway, first, level = evidence.loss.level_at(last // 2), evidence.loss.level_at(last), evidence.loss.level()
-        had_settled = has_fallen(evidence.loss.start, first) and halfway < STOOD.at * first
-        if not had_settled or not 0 < level < FALL.at * first:
+        had_settled = has_fallen(evidence.loss.start, first) and (is_shown or halfway < STOOD.at * first)
+        if not had_settled or not 0 < level < (FALL_SHOWN.at if is_shown else FALL.at) * first:
             continue
         begin = began(spreads, start)
         yield Finding(
