@@ -98,4 +98,5 @@ $(VENV)/dist: pyproject.toml | $(BIN)/python
 $(VENV)/bench: $(VENV)/test
 	$(PIP) --editable ".[bench]"
 	$(PIP) --no-deps pyhessian hessian-eigenthings nngeometry landscaper
+	$(BIN)/python -m pip uninstall --quiet --yes torchvision
 	@touch $@

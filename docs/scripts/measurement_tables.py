@@ -9,7 +9,11 @@ from committed import devices, gib, read, seconds, table, u
 
 CERTIFICATE, RESIDUAL = "wellcond, error certified", "wellcond"
 TRUE_ERROR = 1e-3
-WRITTEN_ON_CHANGE = ("lr", "momentum", "loss_scale")
+WRITTEN_ON_CHANGE = (
+    "lr", "momentum", "weight_decay", "loss_scale", "statistics_momentum", "rounded_weights", "commonest_label",
+    "trained_share", "unheld_share",
+)  # fmt: skip
+"""Quantities of which there is one row, unless they change."""
 OFTEN = 10
 """Times that a quantity should be recorded in 500 steps."""
 

@@ -199,6 +199,7 @@ TABLES: dict[str, Callable[[], str]] = {
         verdict_tables.examinations,
         verdict_tables.verdict_examination,
         verdict_tables.run_examination,
+        verdict_tables.run_examinations,
         verdict_tables.verdict_repairs,
         verdict_tables.verdict_repair_cases,
         verdict_tables.verdict_shares,

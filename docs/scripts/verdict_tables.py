@@ -42,42 +42,57 @@ def verdict_examination() -> str:
 
 def examinations() -> str:
     """What every examination showed at first sight, the last one first."""
-    held = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(EXAMINATIONS.glob("2*/first.json"))]
+    held = _held(EXAMINATIONS)
     rows = [[str(len(held) - place), *_first_sight([results])] for place, results in enumerate(reversed(held))]
     return table(["examination", *FIRST_SIGHT], [*rows, ["**all**", *_first_sight(held)]])
 
 
+def run_examinations() -> str:
+    """What every examination of recorded runs showed at first sight, the last one first."""
+    held = [run_shares(results) for results in _held(RUN_EXAMINATIONS)]
+    rows = [[str(len(held) - place), *_sums([goals], RUN_SIGHT)] for place, goals in enumerate(reversed(held))]
+    return table(["examination", *RUN_SIGHT], [*rows, ["**all**", *_sums(held, RUN_SIGHT)]])
+
+
 def examined() -> str:
-    """The last examination, all before it, and the last of recorded runs."""
-    *before, last = [
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted(EXAMINATIONS.glob("2*/first.json"))
-    ]
-    runs = run_shares(_last_results(RUN_EXAMINATIONS)["first"])
-    of_runs = [runs[goal] for goal in ("right rule first", "silent", "healthy runs severely accused")]
+    """The last examination and all before it, of set-ups and of recorded runs."""
+    *before, last = _held(EXAMINATIONS)
+    *runs_before, last_runs = [run_shares(results) for results in _held(RUN_EXAMINATIONS)]
+    in_runs = ("right rule first", "silent", "healthy runs severely accused")
     return table(
         ["", *FIRST_SIGHT],
         [
             ["the last one", *_first_sight([last])],
             [f"the {len(before)} before, together", *_first_sight(before)],
-            [
-                "the last of recorded trainings, whose faults only training shows",
-                *(f"{n} of {of}" for n, of in of_runs),
-            ],
+            ["of recorded trainings, with faults that only training shows: the last one", *_sums([last_runs], in_runs)],
+            [f"the {len(runs_before)} before, together", *_sums(runs_before, in_runs)],
         ],
     )
 
 
 FIRST_SIGHT = ("right cause first", "silent", "sound set-ups severely accused")
 """What counts most in an examination."""
+RUN_SIGHT = ("right rule first", "right layer", "right step", "silent", "healthy runs severely accused",
+             "healthy runs with more than one warning")  # fmt: skip
+"""The same of recorded runs."""
+
+
+def _held(examinations: Path) -> list[dict[str, Any]]:
+    """First results, the earliest first."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(examinations.glob("2*/first.json"))]
 
 
 def _first_sight(held: list[dict[str, Any]]) -> list[str]:
     """The sums over some examinations."""
-    every = [shares(results) for results in held]
-    sums = [[sum(goals[goal][k] for goals in every) for k in (0, 1)] for goal in FIRST_SIGHT]
+    return _sums([shares(results) for results in held], FIRST_SIGHT)
+
+
+def _sums(every: list[dict[str, tuple[int, int]]], goals: tuple[str, ...]) -> list[str]:
+    """How often goals were met over some examinations; of the first, which counts most, the share too."""
+    sums = [[sum(shares[goal][k] for shares in every) for k in (0, 1)] for goal in goals]
     return [
-        f"{count} of {of}, {count / of:.0%}" if goal == FIRST_SIGHT[0] else f"{count} of {of}"
-        for goal, (count, of) in zip(FIRST_SIGHT, sums, strict=True)
+        f"{count} of {of}, {count / of:.0%}" if goal == goals[0] else f"{count} of {of}"
+        for goal, (count, of) in zip(goals, sums, strict=True)
     ]
 
 
