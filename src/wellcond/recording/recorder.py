@@ -235,7 +235,7 @@ class Recorder:
             "count": self._count.state_dict(),
             "turns": self._turns.state_dict(),
             **self._steps.state_dict(),
-            "settings": self._sampling.state_dict(),
+            "sampling": self._sampling.state_dict(),
             "logbook": self._logbook.state_dict(),
         }
 
@@ -250,7 +250,7 @@ class Recorder:
         self._logbook.load_state_dict(state["logbook"], self._count.step)
         self._turns.load_state_dict(state["turns"])
         self._steps.load_state_dict(state)
-        self._sampling.load_state_dict(state["settings"])
+        self._sampling.load_state_dict(state["sampling"])
 
     # in the loop
 

@@ -148,7 +148,7 @@ class Sampling:
     def state_dict(self) -> dict[str, Any]:
         """Settings as last recorded, how often gradients were written to, and what is read of the coming step."""
         return {
-            "last": self.settings.state(),
+            "settings": self.settings.state_dict(),
             "depth": self.depth,
             "rounding": None if self.rounding is None else self.rounding.state_dict(),
             "writes": [sorted(watch.writes) for watch in self.steps],
@@ -156,7 +156,7 @@ class Sampling:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self.settings.load(state["last"])
+        self.settings.load_state_dict(state["settings"])
         if self.rounding is not None and state["rounding"] is not None:
             self.rounding.load_state_dict(state["rounding"])
         for watch, writes in zip(self.steps, state["writes"], strict=True):

@@ -100,13 +100,13 @@ class SettingsWatch:
         with_gradient = [p for p in self._model.parameters() if p.requires_grad and p.grad is not None]
         return self._shares(step, q.UNHELD_SHARE, [(p, id(p) not in held) for p in with_gradient], usual=0.0)
 
-    def state(self) -> list[tuple[str, str, float]]:
+    def state_dict(self) -> dict[str, Any]:
         """Layer, quantity and value of all settings as they were last recorded."""
-        return [(*key, value) for key, value in self._last.items()]
+        return {"last": [(*key, value) for key, value in self._last.items()]}
 
-    def load(self, state: Sequence[tuple[str, str, float]]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self._last = {(layer, quantity): value for layer, quantity, value in state}
+        self._last = {(layer, quantity): value for layer, quantity, value in state["last"]}
 
     def _trained(self, step: int) -> list[Row]:
         """Share of each layer's weights that ask for a gradient, where they do not all do."""
