@@ -98,6 +98,13 @@ def test_layers_at_which_it_begins_at_the_same_time_share_a_finding(script: Scri
     assert [each.layer for each in began] == ["fc3"]
 
 
+def test_a_place_that_is_known_later_and_an_earlier_beginning_are_taken_over(script: Script) -> None:
+    script.at(150, finding(step=120))
+    assert script.at(200, finding(step=110, layer="fc1")) == ([], [])
+    script.at(250, finding(step=118))
+    assert [(each.layer, each.step) for each in script.course.findings] == [("fc1", 110)]
+
+
 def test_a_rule_that_fails_is_a_note_and_others_go_on(script: Script) -> None:
     @run_rule("broken", quantity=TRAINING_LOSS)
     def broken(_: RunEvidence) -> Iterator[Finding]:

@@ -56,7 +56,8 @@ class _Episode:
         self.seen = step
         if other.layer not in self.layers:
             self.layers.append(other.layer)
-        if other.layer != self.finding.layer or (other.until is not None and other.step != self.finding.step):
+        is_same_place = other.layer == self.finding.layer or not self.finding.layer  # a place may be known later
+        if not is_same_place or (other.until is not None and other.step != self.finding.step):
             return
         worst = min(self.finding.severity, other.severity, key=SEVERITIES.index)
         step = min(self.finding.step or 0, other.step or 0)  # what is known later may show that it began earlier
