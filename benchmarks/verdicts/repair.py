@@ -24,9 +24,8 @@ from benchmarks.verdicts.case import Case, Program
 from benchmarks.verdicts.cases import CASES
 from benchmarks.verdicts.repairs import REPAIRS
 from benchmarks.verdicts.verify import CLEARLY
-from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.finding import Finding, flat
 from wellcond.remedies.setup import AFTER_STEP, BEFORE_STEP
-from wellcond.report.findings import flat
 
 RESULT = Path(__file__).parents[1] / "results" / "repairs_cpu.json"
 ENOUGH = 0.7

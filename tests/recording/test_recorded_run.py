@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,12 +63,29 @@ def folder(tmp_path: Path) -> Path:
 
 def test_findings_come_back_whole_and_in_order(folder: Path) -> None:
     run = wc.read_run(folder)
-    assert run.findings == (CAUSE, NOTE, SPIKE)  # still there first, then worst first
+    assert run.findings == (CAUSE, SPIKE, NOTE)  # worst first
     assert run.findings[0].evidence["loss"] == math.inf
     assert run.findings[0].consequences == (EFFECT,)
     assert run.layers == ("fc1", "fc2")
     assert (run.last_step, run.status) == (400, "ended")
     assert run.path == folder
+
+
+def test_a_finding_that_has_moved_is_one_finding(tmp_path: Path) -> None:
+    """Its layer, and where it began, are known better later on, and again after it was resumed; it ends as one."""
+    first = Finding(rule="dying-neurons", severity="warning", summary="units died.", step=120)
+    second, third = replace(first, layer="fc1", step=110), replace(first, layer="fc1", step=104)
+    directory = RunDirectory.open(tmp_path / "a", {"model": MODEL})
+    directory.append_findings([FindingEvent("began", 130, first), FindingEvent("began", 131, SPIKE)])
+    directory.append_findings([FindingEvent("moved", 140, second, before=first)])
+    directory.append_findings([FindingEvent("moved", 150, third, before=second)])
+    directory.append_findings([FindingEvent("ended", 300, replace(third, until=290))])
+    directory.close()
+    findings = wc.read_run(tmp_path / "a").findings
+    assert {(each.rule, each.layer, each.step, each.until) for each in findings} == {
+        ("dying-neurons", "fc1", 104, 290),
+        ("loss-spike", "", 20, 25),
+    }
 
 
 def test_the_verdict_and_the_text_say_what_and_when(folder: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from made_findings import AWKWARD_NAME, DEAD, DIVERGED, MODULES, NOTE, UNSCALED, VANISHING, norms
 
+from wellcond.diagnosis.finding import flat
 from wellcond.errors import OutputError
 from wellcond.report.bars import MOST_BLOCKS
-from wellcond.report.findings import by_layer, flat, read_baseline, worst
+from wellcond.report.findings import by_layer, read_baseline, worst
 from wellcond.report.strips import Strip, strips
 from wellcond.report.text import findings_text
 from wellcond.report.tree import folded, is_short, model_tree

@@ -18,8 +18,8 @@ def test_a_run_is_drawn_with_its_findings_its_rate_and_its_layers() -> None:
     assert [text.get_text() for text in loss.texts] == [
         "dying-neurons at body.3",
         "learning-rate-too-high",
-        "overfitting",
         "loss-spike",
+        "overfitting",
     ]
     assert set(drawn(loss)) == {"training", "validation"}
     steps, values = drawn(rate)["learning rate"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -103,3 +103,17 @@ class Finding:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """One line in IPython, also inside a tuple: what was measured would fill the screen."""
         printer.text(str(self))
+
+
+def flat(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Every finding, each before those that it explains.
+
+    Example:
+        >>> effect = Finding(rule="exploding-gradient", severity="warning", summary="gradients grow.")
+        >>> cause = Finding(rule="unscaled-input", severity="severe", summary="", consequences=(effect,))
+        >>> [each.rule for each in flat([cause])]
+        ['unscaled-input', 'exploding-gradient']
+    """
+    for finding in findings:
+        yield finding
+        yield from flat(finding.consequences)

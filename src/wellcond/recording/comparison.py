@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
+from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity, flat
 from wellcond.recording.history import Series
 from wellcond.recording.run import Run
 from wellcond.recording.settings import model_text, settings
@@ -165,7 +165,7 @@ def _near(series: Series, step: int, width: float) -> float:
 def _findings(runs: Mapping[str, Run]) -> tuple[SharedFinding, ...]:
     by_place: dict[tuple[str, str], dict[str, list[Finding]]] = {}
     for name, run in runs.items():
-        for finding in run.findings:
+        for finding in flat(run.findings):
             by_place.setdefault((finding.rule, finding.layer), {}).setdefault(name, []).append(finding)
     different = [
         SharedFinding(

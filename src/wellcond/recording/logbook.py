@@ -142,14 +142,13 @@ class Logbook:
         """Apply the rules to everything so far, and tell what began and what ended."""
         evidence = RunEvidence(self.history, step, self._layers, self._optimizer, self.inspected, self.inspected_at)
         began, ended = self.course.update(evidence)
+        moved = [FindingEvent("moved", step, self._named(now), before) for before, now in self.course.moved]
         events = [FindingEvent("began", step, self._named(each)) for each in began]
         events += [FindingEvent("ended", step, self._named(each)) for each in ended]
-        if not events:
-            return
-        if self._directory is not None:
+        if self._directory is not None and (moved or events):
             directory = self._directory
-            self._mishaps.attempt("files", lambda: directory.append_findings(events))
-        for event, _, each in events:
+            self._mishaps.attempt("files", lambda: directory.append_findings([*moved, *events]))
+        for event, _, each, _ in events:
             if event == "began" and each.severity != "note":
                 warn(f"step {each.step}: {each}", FindingWarning)
             if self._on_finding is not None:

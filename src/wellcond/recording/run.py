@@ -17,6 +17,7 @@ from wellcond.recording.directory.lock import is_locked
 from wellcond.recording.directory.reading import EndsReader, Recorded, read_rows
 from wellcond.recording.directory.run_directory import ROWS
 from wellcond.recording.history import EMPTY, History, Series
+from wellcond.recording.judging.nesting import nested
 from wellcond.results import Result, Row
 from wellcond.results.text import sentence
 
@@ -32,7 +33,7 @@ class Run(Result):
 
     Attributes:
         history: Every number, as series over steps.
-        findings: Those that are still there first, then worst first.
+        findings: First causes with what they explain, worst first, and those that are still there before those over.
         manifest: What run.json holds: model, optimizer, budget, versions, lives.
         status: `"running"` while a process writes, `"ended"`, or `"killed"` if it ended without saying so.
         path: The run directory; None for a run in memory.
@@ -63,7 +64,7 @@ class Run(Result):
             Nothing was found in 1 step.
         """
         status = manifest.get("status", "running")
-        return cls(history, findings_log.by_weight(findings), manifest, status)
+        return cls(history, tuple(nested(findings)), manifest, status)
 
     @property
     def last_step(self) -> int:
@@ -198,7 +199,7 @@ def _read(folder: Path, read: Callable[[], Recorded]) -> Run:
     cut = (f"{damaged} line{'s' * (damaged > 1)} of {findings_log.FINDINGS} left out: damaged.",) if damaged else ()
     return Run(
         history=recorded.history,
-        findings=findings_log.findings_of(events),
+        findings=tuple(nested(findings_log.findings_of(events))),
         manifest=manifest,
         status="running" if is_written else "ended" if manifest.get("status") == "ended" else "killed",
         path=folder,

@@ -6,26 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
+from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity, flat
 from wellcond.errors import OutputError
 from wellcond.results.text import WHOLE_MODEL
 
 Place = tuple[str, str]
 """The rule of a finding, and its layer: what stays the same from one diagnosis to the next."""
-
-
-def flat(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Every finding, each before those that it explains.
-
-    Example:
-        >>> effect = Finding(rule="exploding-gradient", severity="warning", summary="gradients grow.")
-        >>> cause = Finding(rule="unscaled-input", severity="severe", summary="", consequences=(effect,))
-        >>> [each.rule for each in flat([cause])]
-        ['unscaled-input', 'exploding-gradient']
-    """
-    for finding in findings:
-        yield finding
-        yield from flat(finding.consequences)
 
 
 def worst(findings: Iterable[Finding]) -> Severity | None:

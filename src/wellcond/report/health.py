@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from statistics import median
 
-from wellcond.diagnosis.finding import SEVERITIES
+from wellcond.diagnosis.finding import SEVERITIES, Finding, flat
 from wellcond.recording.run import Run
 from wellcond.report.findings import by_layer, worst_of
 from wellcond.results import number
@@ -52,6 +53,11 @@ def _cell(name: str, numbers: dict[str, float]) -> str:
     return f"{100 * numbers[name]:.0f} %" if name in SHARES and math.isfinite(numbers[name]) else number(numbers[name])
 
 
+def present_by_layer(run: Run) -> dict[str, list[Finding]]:
+    """Findings of each layer that are still there, also where their cause is over."""
+    return by_layer(replace(each, consequences=()) for each in flat(run.findings) if each.until is None)
+
+
 def by_health(run: Run) -> list[str]:
     """Layers, worst first: by their findings, then NaN, then dead and saturated shares, then unusual gradients.
 
@@ -63,7 +69,7 @@ def by_health(run: Run) -> list[str]:
         ['fc3', 'fc2', 'fc1']
     """
     values = last_values(run)
-    findings = by_layer(each for each in run.findings if each.until is None)
+    findings = present_by_layer(run)
     gradients = [v[q.GRADIENT_NORM] for v in values.values() if 0 < v.get(q.GRADIENT_NORM, 0) < math.inf]
     usual = median(gradients) if gradients else 1.0
 

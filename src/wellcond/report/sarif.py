@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from wellcond.diagnosis.diagnosis import Diagnosis
-from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.finding import Finding, flat
 from wellcond.diagnosis.rule import RULES, explanation
-from wellcond.report.findings import Place, flat, place
+from wellcond.report.findings import Place, place
 from wellcond.report.rule_sections import page
 from wellcond.report.text import headline
 from wellcond.results.rendering import renders

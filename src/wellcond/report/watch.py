@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wellcond.diagnosis.finding import Severity
+from wellcond.diagnosis.finding import Severity, flat
 from wellcond.recording.history import Series
 from wellcond.recording.run import Run
 from wellcond.report.bars import MOST_BLOCKS, bar
-from wellcond.report.findings import by_layer, worst, worst_of
-from wellcond.report.health import health_table
+from wellcond.report.findings import worst_of
+from wellcond.report.health import health_table, present_by_layer
 from wellcond.report.manifests import progress_text, run_name
 from wellcond.report.strips import Strip
 from wellcond.report.terminal import SEVERITY_COLORS, TERMINAL_MARKS, new_table
@@ -37,7 +37,7 @@ def frame(run: Run) -> RenderableType:
     Args:
         run: Run as it is now; of its layers only the last numbers are needed.
     """
-    severity = worst(each for each in run.findings if each.until is None)
+    severity = worst_of(each.severity for each in flat(run.findings) if each.until is None)
     shown: Severity | None = None if severity == "note" else severity
     lines: list[RenderableType] = [
         Text.assemble(
@@ -106,7 +106,7 @@ def _layers(run: Run) -> Iterator[RenderableType]:
     table.add_column(first, no_wrap=True)
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
-    findings = by_layer(each for each in run.findings if each.until is None)
+    findings = present_by_layer(run)
     for layer, texts in cells.items():
         severity = worst_of(finding.severity for finding in findings.get(layer, ()))
         style = f"bold {SEVERITY_COLORS[severity]}" if severity else ""
@@ -116,7 +116,7 @@ def _layers(run: Run) -> Iterator[RenderableType]:
 
 def _findings(run: Run) -> Iterator[RenderableType]:
     """The newest findings, and how many more there are."""
-    newest = sorted(run.findings, key=lambda each: -(each.step or 0))
+    newest = sorted(flat(run.findings), key=lambda each: -(each.step or 0))
     if newest:
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)

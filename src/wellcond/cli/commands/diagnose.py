@@ -16,12 +16,12 @@ from wellcond.cli.output import INTERRUPTED, TARGET, AsJson, Output, OutWithSari
 from wellcond.cli.target import source_of
 from wellcond.diagnosis.diagnose import diagnose as measure
 from wellcond.diagnosis.diagnosis import Diagnosis
-from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.finding import Finding, flat
 from wellcond.diagnosis.judge import check_known
 from wellcond.diagnosis.rule import RULES, explanation
 from wellcond.recording import rules as run_rules  # noqa: F401  registers them
 from wellcond.recording.judging.run_rule import RUN_RULES
-from wellcond.report.findings import Place, flat, place, read_baseline, worst_of
+from wellcond.report.findings import Place, place, read_baseline, worst_of
 from wellcond.report.rule_sections import has_page, sections
 from wellcond.report.sarif import sarif
 from wellcond.report.terminal import SEVERITY_COLORS, new_console, new_table, show_diagnosis, show_sections

@@ -3,7 +3,7 @@
     runs/a/
       run.json         manifest: version of the layout, model, optimizer, budget, bound on the size, status, lives
       rows/            000001-000064.parquet, 000065-000065.parquet, …: time, step, layer, quantity, value, unit
-      findings.jsonl   one line for each beginning or end of a finding
+      findings.jsonl   one line for each beginning or end of a finding, and where more is known of it
       run.lock         locked while a process writes; its text says which one
 
 `pandas.read_parquet("runs/a/rows")`, `polars.read_parquet("runs/a/rows/*.parquet")` and DuckDB's

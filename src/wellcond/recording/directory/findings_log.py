@@ -1,4 +1,4 @@
-"""`findings.jsonl`: one line for each beginning or end of a finding, and the findings that these lines give."""
+"""`findings.jsonl`: one line for each beginning or end of a finding, or when more is known of it; and what they give."""
 
 from __future__ import annotations
 
@@ -17,27 +17,32 @@ from wellcond.results.files import write_atomically
 from wellcond.results.result import as_json
 
 FINDINGS = "findings.jsonl"
+IDENTITY = ("rule", "layer", "step")
+"""What tells a finding from others."""
 WORDS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 """Numbers that JSON has no way to write."""
 
 
 class FindingEvent(NamedTuple):
-    """A finding that began or ended.
+    """A finding that began or ended, or of which more is known.
 
     Attributes:
-        event: `"began"` or `"ended"`.
+        event: `"began"`, `"ended"`, or `"moved"` if its layer, or where it began, is another one than was said.
         step: Step at which this was noticed.
         finding: The finding, whose `step` and `until` say when it began and ended.
+        before: As it was said before, if it has moved.
     """
 
-    event: Literal["began", "ended"]
+    event: Literal["began", "ended", "moved"]
     step: int
     finding: Finding
+    before: Finding | None = None
 
 
 def as_line(event: FindingEvent, time: float) -> bytes:
     """One line of the file."""
-    return _line({"event": event.event, "step": event.step, "time": time, "finding": as_json(event.finding)})
+    of = {} if event.before is None else {"of": [getattr(event.before, name) for name in IDENTITY]}
+    return _line({"event": event.event, "step": event.step, "time": time, **of, "finding": as_json(event.finding)})
 
 
 def append_lines(folder: Path, lines: Iterable[bytes]) -> int:
@@ -70,15 +75,9 @@ def read_lines(folder: Path) -> tuple[list[dict[str, Any]], int]:
     return events, damaged
 
 
-def findings_of(events: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
-    """Every finding as its last event has it: those that are still there first, then worst first, then oldest first."""
-    latest = {_key(event): event for event in events}
-    return by_weight(finding_of(event["finding"]) for event in latest.values())
-
-
-def by_weight(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings that are still there first, then worst first, then oldest first."""
-    return tuple(sorted(findings, key=lambda f: (f.until is not None, SEVERITIES.index(f.severity), f.step or 0)))
+def findings_of(events: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """Every finding as its last event has it, in the order in which they were first seen."""
+    return [finding_of(event["finding"]) for event in _latest(events)]
 
 
 def finding_of(entry: Mapping[str, Any]) -> Finding:
@@ -102,17 +101,24 @@ def rewrite(folder: Path, events: Iterable[Mapping[str, Any]]) -> None:
 
 def shortened(events: Iterable[Mapping[str, Any]], max_bytes: int) -> list[Mapping[str, Any]]:
     """The last event of each finding, without its rows; if these are too many, the newest and those still there."""
-    latest = {_key(event): event for event in events}
-    brief = [{**event, "finding": {**event["finding"], "rows": [], "consequences": []}} for event in latest.values()]
+    brief = [{**event, "finding": {**event["finding"], "rows": [], "consequences": []}} for event in _latest(events)]
     ranked = sorted(brief, key=lambda event: (event["event"] == "ended", -event["step"]))
     totals = accumulate(len(_line(event)) for event in ranked)
     fitting = [event for event, total in zip(ranked, totals, strict=True) if total <= max_bytes]
     return sorted(fitting, key=lambda event: event["step"])
 
 
-def _key(event: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells a finding from others, whichever event reports it."""
-    return tuple(event["finding"].get(name) for name in ("rule", "layer", "step"))
+def _latest(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The last event of each finding, also if it has moved since its first."""
+    latest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    first: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for event in events:
+        known = tuple(event["finding"].get(name) for name in IDENTITY)
+        before = tuple(event.get("of", known))
+        origin = first.get(before, before)
+        first[known] = origin
+        latest[origin] = event
+    return list(latest.values())
 
 
 def _line(event: Mapping[str, Any]) -> bytes:

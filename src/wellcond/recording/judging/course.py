@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from wellcond.diagnosis.causes import CAUSES, KINDS, kind_of
+from wellcond.diagnosis.causes import kind_of
 from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
-from wellcond.diagnosis.judge import explains
 from wellcond.recording import rules as rules  # registers every rule of a run
 from wellcond.recording.judging.held import unheld_layers
 from wellcond.recording.judging.layer_changes import around
+from wellcond.recording.judging.nesting import nested
 from wellcond.recording.judging.run_rule import RUN_RULES, RunEvidence
 from wellcond.recording.judging.stopped_statistics import stopped_at
 
 OF_FRESH_WEIGHTS = ("bad-initialisation", "symmetric-initialisation")
 """Rules about the weights that a network begins with."""
-OF_JUMPS, OF_SIGNALS = (
-    ("learning-rate-too-high", "loss-spike", "data-changed"),
-    ("attention-saturation", "activation-drift"),
-)
-"""What changes signals in the middle of a run, and what an inspection sees of that; in a diagnosis, the weights do."""
-DAMAGE = ("dying-neurons", "saturated-activation")
-"""What stays in a layer when its cause is over: some steps at a wrong rate, or one bad batch."""
 
 
 @dataclass
@@ -35,6 +28,8 @@ class _Episode:
     layers: list[str]
     reported: Severity | None = None
     """How severe it was when it was last reported."""
+    report: Finding | None = None
+    """As it was then, or as it has moved since."""
 
     @property
     def is_open(self) -> bool:
@@ -52,7 +47,7 @@ class _Episode:
         return is_one and abs(step - began) <= around(max(step, began))
 
     def see(self, other: Finding, step: int) -> None:
-        """Take over what is known now; the beginning stays, and the severity is the worst so far."""
+        """Take over what is known now; the beginning is the earliest and the severity the worst that was ever seen."""
         self.seen = step
         if other.layer not in self.layers:
             self.layers.append(other.layer)
@@ -66,6 +61,11 @@ class _Episode:
     def is_news(self) -> bool:
         """Whether it was not reported, or is worse than it was then."""
         return self.reported is None or SEVERITIES.index(self.finding.severity) < SEVERITIES.index(self.reported)
+
+    def has_moved(self) -> bool:
+        """Whether its layer, or where it began, is another one than was reported."""
+        now, before = self.finding, self.report
+        return before is not None and (before.layer, before.step) != (now.layer, now.step)
 
     def shown(self) -> Finding:
         """With the names of its other layers."""
@@ -87,6 +87,10 @@ class Course:
         ignore: Names of rules that are not applied.
         earlier: Findings of the same run before it was interrupted.
 
+    Attributes:
+        moved: Findings whose layer, or where they began, is known better since the last update: as they were
+            reported, and as they are.
+
     Example:
         >>> from wellcond.recording.history import History
         >>> from wellcond.results import Row
@@ -103,11 +107,12 @@ class Course:
     def __init__(self, ignore: Collection[str] = (), earlier: Iterable[Finding] = ()) -> None:
         self._ignore = ignore
         self._episodes = [
-            _Episode(replace(each, consequences=()), each.step or 0, [each.layer], each.severity)
+            _Episode(replace(each, consequences=()), each.step or 0, [each.layer], each.severity, each)
             for finding in earlier
             for each in (finding, *finding.consequences)
         ]
         self._failures: dict[str, Finding] = {}
+        self.moved: list[tuple[Finding, Finding]] = []
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -136,10 +141,13 @@ class Course:
         for each in self._episodes:
             if each.is_open and evidence.step - each.seen > around(evidence.step):
                 each.finding = replace(each.finding, until=each.seen)
+        self.moved = [(each.report, each.shown()) for each in self._episodes if each.report and each.has_moved()]
         began = [each for each in self._episodes if each.is_news()]
         ended = [each for each in self._episodes if not each.is_open and id(each) not in was_over]
         for each in began:
             each.reported = each.finding.severity
+        for each in self._episodes:
+            each.report = each.finding
         return [each.shown() for each in began], [each.shown() for each in ended]
 
     def _take(self, finding: Finding, step: int) -> None:
@@ -159,80 +167,6 @@ class Course:
                     self._failures.setdefault(name, _failure(name, error, evidence.step))
 
 
-def nested(findings: Iterable[Finding]) -> list[Finding]:
-    """First causes, worst first and those still there before those over, each with everything that it explains.
-
-    A cause explains what the causal graph says, if it began no later. Where two explain each other, the earlier is the
-    cause. Damage to a layer that outlasts its cause comes before it, and is as severe.
-    """
-    ordered = sorted(findings, key=_rank)
-    # of equals the worse first, and what explains a rise of the loss before the rise
-    by_time = sorted(ordered, key=lambda each: (each.step or 0, each.rule == "diverging"))
-    by_time = [_with_its_cause(each, by_time) for each in by_time]
-    cause_of: dict[int, int] = {}
-
-    def root(index: int) -> int:
-        return root(cause_of[index]) if index in cause_of else index
-
-    for index, effect in reversed(list(enumerate(by_time))):
-        for other, cause in enumerate(by_time):
-            is_cause = other != index and root(other) != index and _is_cause(cause, effect)
-            if is_cause and not _outlasts(effect, cause):
-                cause_of[index] = other
-                break
-    roots = []
-    for index, each in enumerate(by_time):
-        if index not in cause_of:
-            below = [other for place, other in enumerate(by_time) if place in cause_of and root(place) == index]
-            worst = min((each, *below), key=lambda one: SEVERITIES.index(one.severity)).severity
-            roots.append(replace(each, severity=worst, consequences=(*each.consequences, *below)))
-    return sorted(roots, key=_rank)
-
-
-def _with_its_cause(effect: Finding, findings: Iterable[Finding]) -> Finding:
-    """Damage that outlasts its cause says what it was, and is as severe; any other finding is as it was."""
-    causes = [each for each in findings if _outlasts(effect, each) and _is_cause(each, effect)]
-    if not causes:
-        return effect
-    cause = min(causes, key=_rank)
-    worst = min(effect.severity, cause.severity, key=SEVERITIES.index)
-    return replace(effect, severity=worst, evidence=effect.evidence | {"after": f"{cause.rule} at step {cause.step}"})
-
-
-def _outlasts(effect: Finding, cause: Finding) -> bool:
-    return effect.rule in DAMAGE and effect.until is None and cause.until is not None
-
-
-def _is_cause(cause: Finding, effect: Finding) -> bool:
-    return _began_before(cause, effect) and _explains(cause, effect)
-
-
-def _explains(cause: Finding, effect: Finding) -> bool:
-    """As in a diagnosis, and what only a run shows.
-
-    What a loader, a thaw or stale statistics do to validation may be graver than they are themselves, and a loss that
-    rises has not fallen.
-    """
-    rules = cause.rule, effect.rule
-    of_a_jump = cause.rule in OF_JUMPS and effect.rule in OF_SIGNALS
-    in_validation = (
-        effect.rule == "overfitting" and effect.rule in CAUSES.get(cause.rule, ()) and cause.severity != "note"
-    )
-    return explains(cause, effect) or of_a_jump or in_validation or rules == ("diverging", "loss-not-decreasing")
-
-
-def _began_before(cause: Finding, effect: Finding) -> bool:
-    """Whether a cause was there when its effect began, or as good as that.
-
-    What layers show may come before what the loss shows: units die of a rate before the loss rises.
-    """
-    began, ended, step = cause.step or 0, cause.until, effect.step or 0
-    if effect.rule == "loss-not-decreasing":  # dated from the start, whenever its cause began
-        return True
-    early = step if kind_of(effect.rule) == "symptom" and not cause.layer else around(step)
-    return began <= step + early and (ended is None or step <= ended + around(ended))
-
-
 def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
     """What the last inspection of the network says; where it learns or has, measured symptoms are worth a note only.
 
@@ -250,19 +184,6 @@ def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
         stopped = stopped_at(evidence, each.layer) if each.rule == "batchnorm-mode-gap" else None
         begin = stopped.step if stopped is not None and stopped.is_at_once else evidence.inspected_at
         yield replace(each, severity=severity, step=begin)
-
-
-_PLACE = {name: place for place, name in enumerate(KINDS)}
-
-
-def _rank(finding: Finding) -> tuple[int, bool, int, int]:
-    """By severity, then those still there, the earlier ones, and the order of `KINDS`."""
-    return (
-        SEVERITIES.index(finding.severity),
-        finding.until is not None,
-        finding.step or 0,
-        _PLACE.get(finding.rule, len(_PLACE)),
-    )
 
 
 def _failure(name: str, error: Exception, step: int) -> Finding:

@@ -9,8 +9,8 @@ from html import escape
 from importlib.resources import files
 from itertools import groupby
 
-from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
-from wellcond.report.findings import flat, worst
+from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity, flat
+from wellcond.report.findings import worst
 from wellcond.report.rule_sections import BASIS_MEANINGS, MISTAKES, Section, sections
 from wellcond.report.strips import Strip, strips
 from wellcond.report.text import headline, is_quoted, numbers

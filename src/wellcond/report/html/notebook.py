@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 
 from wellcond.diagnosis.diagnosis import Diagnosis
-from wellcond.diagnosis.finding import Finding
+from wellcond.diagnosis.finding import Finding, flat
 from wellcond.errors import MissingExtra, OutputError
 from wellcond.recording.run import Run
 from wellcond.report.health import health_table
@@ -88,8 +88,8 @@ def treatment_fragment(treatment: Treatment) -> str:
 def run_fragment(run: Run) -> str:
     """A run as it is now: verdict, curves, the worst layers, and its findings."""
     verdict = run.verdict()
-    present = [finding for finding in run.findings if finding.until is None]
-    ended = [finding for finding in run.findings if finding.until is not None]
+    present = [finding for finding in run.findings if any(each.until is None for each in flat([finding]))]
+    ended = [finding for finding in run.findings if finding not in present]
     past = f"<details><summary>{len(ended)} that ended</summary>{cards.finding_cards(ended, 'ended')}</details>"
     return scoped(
         f'<p class="caption">{escape(progress_text(run))}</p>',

@@ -210,7 +210,7 @@ EXPERIMENT = Experiment(
         ).because(
             "paper",
             "depends on a setting that differs here, or that the source does not name",
-            "As claim 1: in PreAct-ResNet-18 γ 0.1 is 0.3 and 0.7 points behind 0.5, in VGG-16 0.5 and 0.6 points "
+            "As claim 1: in PreAct-ResNet-18 γ 0.1 is 0.3 and 0.7 points below 0.5, in VGG-16 0.5 and 0.6 points "
             "ahead (two seeds each). γ = 1 is the last in both, since it fails at first.",
         ),
         _warmed.because(

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
+from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity, flat
 from wellcond.recording.history import History
-from wellcond.report.findings import flat
 from wellcond.report.html.cards import anchor
 from wellcond.report.html.run.curves import loss_lines, network_charts, over_limit, rate_lines
 from wellcond.report.manifests import Module
