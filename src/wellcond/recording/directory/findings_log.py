@@ -1,4 +1,4 @@
-"""`findings.jsonl`: one line for each beginning or end of a finding, or when more is known of it; and what they give."""
+"""`findings.jsonl`: a line for each beginning or end of a finding, or when more is known of it, and what they give."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from wellcond.recording.judging.rates import lr_ratio
 from wellcond.recording.judging.rises import FEWEST_LOSSES, Rise
 from wellcond.recording.judging.run_rule import RunEvidence, run_rule
 from wellcond.recording.judging.shares import DEAD, dying_units
+from wellcond.recording.judging.spikes import PEAK, spikes
 from wellcond.results import number
 from wellcond.results.quantities import GRADIENT_NORM, INPUT_SIZE, SIGNAL_RMS, TRAINING_LOSS, VALIDATION_LOSS
 from wellcond.results.text import named
@@ -68,8 +69,8 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
     The gradients of most layers grow at the same step, or losses are above all before; or gradients shrink as much in
     most layers, 200 steps were taken before, and nearly all that was learned is lost, as of inputs that are next to
     nothing. Neither the rate nor the weights grow, no layer begins to learn, none dies and clipping goes on: what the
-    loss is computed of has changed. A warning, since the data may be harder on purpose; severe if all that was learned
-    is lost.
+    loss is computed of has changed, and not for one batch. A warning, since the data may be harder on purpose; severe
+    if all that was learned is lost.
     """
     rise = evidence.loss.rise
     if rise is None or not rise.is_abrupt or not rise.is_lasting or not rise.had_learned:
@@ -88,6 +89,8 @@ def data_changed(evidence: RunEvidence) -> Iterator[Finding]:
         return  # the jump is that layer's
     if end_of_clipping(evidence, rise.step) is not None:
         return  # steps are longer
+    if any(abs(spike.step - rise.step) <= PEAK.at for spike in spikes(evidence)):
+        return  # one batch, whose step has hurt the weights
     gradients = growths(evidence, GRADIENT_NORM, rise.step, within=NEAR.at)
     grown = [layer for layer, growth in gradients.items() if growth > GROWTH.at]
     shrunk = [layer for layer, growth in gradients.items() if growth < 1 / GROWTH.at]
