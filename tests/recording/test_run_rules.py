@@ -141,6 +141,9 @@ def test_a_rate_that_grows_and_grows_and_lifts_the_loss_by_and_by() -> None:
     assert finding.step == pytest.approx(800, rel=0.15)
     for numbers in (ends, {("lr", ""): {1: 0.1}}, {}):
         assert by("learning-rate-too-high", evidence(losses, numbers)) == []
+    cycles = {("lr", ""): {step: abs(step % 1300 - 650) / 6500 for step in range(1, 2001)}}  # highest at 1300 too
+    for end in (1200, 1280, 1300, 1900):
+        assert by("learning-rate-too-high", evidence(losses[:end], cycles)) == []
     assert by("learning-rate-too-high", evidence(learning(), grows)) == []
 
 

@@ -52,11 +52,13 @@ def nested(findings: Iterable[Finding]) -> list[Finding]:
 def _with_its_cause(effect: Finding, findings: Iterable[Finding]) -> Finding:
     """Damage that outlasts its cause says what it was, and is as severe; any other finding is as it was."""
     causes = [each for each in findings if _outlasts(effect, each) and _is_cause(each, effect)]
-    if not causes:
+    if not causes or "after" in effect.evidence:
         return effect
     cause = min(causes, key=_rank)
     worst = min(effect.severity, cause.severity, key=SEVERITIES.index)
-    return replace(effect, severity=worst, evidence=effect.evidence | {"after": f"{cause.rule} at step {cause.step}"})
+    after = f"{cause.rule} at step {cause.step}"
+    summary = f"{effect.summary.removesuffix('.')}. It came with {after}, which is over."
+    return replace(effect, severity=worst, summary=summary, evidence=effect.evidence | {"after": after})
 
 
 def _outlasts(effect: Finding, cause: Finding) -> bool:

@@ -159,8 +159,9 @@ def jumps_with_the_rate(evidence: RunEvidence) -> Iterator[Finding]:
 def rises_with_the_rate(evidence: RunEvidence) -> Iterator[Finding]:
     """The rate grows and grows, and for a third of the run the loss has not come near its lowest level again.
 
-    A warning. The rate has not been lowered in that third, which is 300 steps or more, and is twice what it was where
-    the loss was lowest. In it the lowest level is 15 % above the lowest of all, and beyond the noise.
+    A warning. The rate has not been lowered in that third, which is 300 steps or more, is as high as never before, which
+    leaves out schedules in cycles, and twice what it was where the loss was lowest. In that third the lowest level is
+    15 % above the lowest of all, and beyond the noise.
     """
     levels, rates = evidence.loss.levels, finite(evidence.history.series(LR))
     first = evidence.step - max(LONGEST_WARM_UP, int(LATEST.at * evidence.step))
@@ -170,7 +171,7 @@ def rises_with_the_rate(evidence: RunEvidence) -> Iterator[Finding]:
     place = int(levels.values.argmin())
     then, now = at(rates, int(levels.steps[place])), at(rates, evidence.step)
     has_grown = now > DOUBLED.at * then and now > GROWS.at * at(rates, first)
-    is_raised = has_grown and bool((np.diff(rates.since(first).values) >= 0).all())
+    is_raised = has_grown and now >= rates.values.max() and bool((np.diff(rates.since(first).values) >= 0).all())
     rise, fall = float(latest.values.min()) - evidence.loss.lowest, evidence.loss.start - evidence.loss.lowest
     error = spread(np.diff(levels.values[len(levels) // 2 :])) / math.sqrt(2)
     if not is_raised or rise < max((ABOVE.at - 1) * evidence.loss.lowest, LOST_BY_AND_BY.at * fall, 2 * error):
