@@ -159,7 +159,7 @@ def jumps_with_the_rate(evidence: RunEvidence) -> Iterator[Finding]:
 def rises_with_the_rate(evidence: RunEvidence) -> Iterator[Finding]:
     """The rate grows and grows, and for a third of the run the loss has not come near its lowest level again.
 
-    A warning. The rate has not been lowered in that third, which is 300 steps or more, is higher than ever before, which
+    A warning. The rate was not lowered in that third, which is 300 steps or more, is higher than ever before, which
     leaves out cycles, and twice what it was where the loss was lowest. In that third the lowest level is 15 % above the
     lowest of all, and beyond the noise.
     """
