@@ -200,6 +200,20 @@ def test_statistics_that_an_inspection_finds_are_dated_by_their_momentum() -> No
     assert [(each.rule, each.step) for each in course.findings] == [("batchnorm-mode-gap", 200)]
 
 
+def test_momentum_that_was_raised_in_mid_run_is_dated_by_that_and_explains_what_came_of_it() -> None:
+    wrong = finding("optimizer-setting", severity="severe", step=None)
+    losses = np.where(np.arange(2000) < 900, learning(), 2.0)
+    dead = {("dead_share", "fc1"): {step: float(step > 900) for step in range(20, 2001, 20)}}
+    raised = {("momentum", ""): {1: 0.9, 880: 0.995}}
+    course = Course()
+    course.update(evidence(losses, dead | raised, inspected=[wrong], inspected_at=1990))
+    assert [(each.rule, each.step) for each in course.findings] == [("optimizer-setting", 880)]
+    assert "dying-neurons" in {each.rule for each in course.findings[0].consequences}
+    course = Course()
+    course.update(evidence(learning(), {("momentum", ""): {1: 0.999}}, inspected=[wrong], inspected_at=1990))
+    assert [(each.rule, each.step) for each in course.findings] == [("optimizer-setting", 1990)]
+
+
 def test_a_measured_symptom_is_a_note_while_the_loss_falls() -> None:
     course = Course()
     falling = 2.3 * np.exp(-np.arange(600) / 300)

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from wellcond.diagnosis.causes import kind_of
 from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
+from wellcond.diagnosis.threshold import Condition
 from wellcond.recording import rules as rules  # registers every rule of a run
 from wellcond.recording.judging.held import unheld_layers
 from wellcond.recording.judging.layer_changes import around
+from wellcond.recording.judging.levels import finite, last_before
 from wellcond.recording.judging.nesting import nested
 from wellcond.recording.judging.run_rule import RUN_RULES, RunEvidence
 from wellcond.recording.judging.stopped_statistics import stopped_at
+from wellcond.results.quantities import MOMENTUM
 
 OF_FRESH_WEIGHTS = ("bad-initialisation", "symmetric-initialisation")
 """Rules about the weights that a network begins with."""
+LONGER = Condition("1/(1 - momentum) / at first", 3.0, origin="from 0.9 it is ten times at 0.99; schedules go to 0.95")
+TINY = 1e-12
 
 
 @dataclass
@@ -181,9 +188,20 @@ def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
             continue
         is_symptom = each.basis == "measured" and kind_of(each.rule) in ("symptom", "scale")
         severity = "note" if is_symptom and learns else each.severity
-        stopped = stopped_at(evidence, each.layer) if each.rule == "batchnorm-mode-gap" else None
-        begin = stopped.step if stopped is not None and stopped.is_at_once else evidence.inspected_at
-        yield replace(each, severity=severity, step=begin)
+        yield replace(each, severity=severity, step=_set_at(evidence, each) or evidence.inspected_at)
+
+
+def _set_at(evidence: RunEvidence, finding: Finding) -> int | None:
+    """When code set what an inspection finds wrong, if it did so in mid-run: momentum, or that of statistics."""
+    if finding.rule == "batchnorm-mode-gap":
+        stopped = stopped_at(evidence, finding.layer)
+        return stopped.step if stopped is not None and stopped.is_at_once else None
+    momenta = finite(evidence.history.series(MOMENTUM))
+    if finding.rule != "optimizer-setting" or len(momenta) < 2:
+        return None
+    lasts = 1 / np.maximum(1 - momenta.values, TINY)  # steps for which a step goes on
+    start = last_before(lasts > LONGER.at * lasts[0])
+    return int(momenta.steps[start]) if 0 < start < len(momenta) else None
 
 
 def _failure(name: str, error: Exception, step: int) -> Finding:

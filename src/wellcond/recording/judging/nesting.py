@@ -10,13 +10,13 @@ from wellcond.diagnosis.finding import SEVERITIES, Finding, flat
 from wellcond.diagnosis.judge import explains
 from wellcond.recording.judging.layer_changes import around
 
-OF_JUMPS, OF_SIGNALS = (
-    ("learning-rate-too-high", "loss-spike", "data-changed"),
-    ("attention-saturation", "activation-drift"),
-)
-"""What changes signals in the middle of a run, and what an inspection sees of that; in a diagnosis, the weights do."""
 DAMAGE = ("dying-neurons", "saturated-activation")
 """What stays in a layer when its cause is over: some steps at a wrong rate, or one bad batch."""
+OF_JUMPS, OF_SIGNALS = (
+    ("learning-rate-too-high", "loss-spike", "data-changed", "optimizer-setting"),
+    ("attention-saturation", "activation-drift", *DAMAGE),
+)
+"""What changes signals in the middle of a run, and what an inspection sees of that; in a diagnosis, the weights do."""
 
 
 def nested(findings: Iterable[Finding]) -> list[Finding]:

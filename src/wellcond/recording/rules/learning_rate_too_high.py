@@ -71,6 +71,8 @@ LONG_STEPS = Threshold(
     "‖Δθ‖/‖θ‖ of a step, median over the layers in the first samples", 0.1, 0.3,
     origin="healthy trainings of the benchmark have 0.001 to 0.14 in their first steps; 1e-3 is the usual advice",
 )  # fmt: skip
+LEAVES = 0.25
+"""Share of a rise above which most levels lie once it has begun."""
 FIRST = Condition("first steps", 20, origin="weights that have blown up have small relative steps")
 
 
@@ -177,7 +179,7 @@ def rises_with_the_rate(evidence: RunEvidence) -> Iterator[Finding]:
     if not is_raised or rise < max((ABOVE.at - 1) * evidence.loss.lowest, LOST_BY_AND_BY.at * fall, 2 * error):
         return
     after = Series(levels.steps[place:], levels.values[place:])
-    begin = began(after, mostly_since(after.values > evidence.loss.lowest + rise / 4))
+    begin = began(after, mostly_since(after.values > evidence.loss.lowest + LEAVES * rise))
     level = median(latest.values)
     yield Finding(
         rule="learning-rate-too-high",

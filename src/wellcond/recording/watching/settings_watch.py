@@ -56,7 +56,7 @@ class SettingsWatch:
         return []
 
     def changes(self, step: int) -> list[Row]:
-        """What code changes between steps, if it has: which layers are trained, decay, momentum of statistics."""
+        """What code changes between steps, if it has: which layers are trained, decay, momentum, that of statistics."""
         groups = self._groups()
         asks = [p.requires_grad for group in groups for p in group["params"]]
         rows = self._trained(step) if asks != self._asks else []
@@ -64,6 +64,9 @@ class SettingsWatch:
         decays = [group.get("weight_decay", 0.0) for group in groups]
         if not any(isinstance(decay, Tensor) for decay in decays):
             rows += self._if_new(step, "", q.WEIGHT_DECAY, max(map(float, decays), default=0.0), "")
+        own = [group["betas"][0] if "betas" in group else group.get("momentum", 0.0) for group in groups]
+        if not any(isinstance(momentum, Tensor) for momentum in own):
+            rows += self._if_new(step, "", q.MOMENTUM, max(map(float, own), default=0.0), "")
         momenta = [norm.momentum for _, norm in self._batchnorms]
         if momenta != self._momenta:
             for (name, _), momentum in zip(self._batchnorms, momenta, strict=True):
@@ -73,17 +76,14 @@ class SettingsWatch:
         return rows
 
     def rows(self, step: int, scale: Tensor | float | None) -> list[Row]:
-        """Momentum, rates of layers where groups differ, the loss scale.
+        """Rates of layers where groups differ, and the loss scale.
 
         Args:
             step: The step that was taken.
             scale: What its loss was multiplied with; None if that is not known.
         """
         groups = self._groups()
-        momenta = [group["betas"][0] if "betas" in group else group.get("momentum", 0.0) for group in groups]
         rows = []
-        if not any(isinstance(momentum, Tensor) for momentum in momenta):
-            rows += self._if_new(step, "", q.MOMENTUM, max(map(float, momenta), default=0.0), "")
         rates = [group["lr"] for group in groups if isinstance(group.get("lr"), float)]
         if len(set(rates)) > 1 and len(rates) == len(groups):
             for group in groups:
