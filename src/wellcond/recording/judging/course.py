@@ -21,7 +21,9 @@ from wellcond.results.quantities import MOMENTUM
 
 OF_FRESH_WEIGHTS = ("bad-initialisation", "symmetric-initialisation")
 """Rules about the weights that a network begins with."""
-LONGER = Condition("1/(1 - momentum) / at first", 3.0, origin="from 0.9 it is ten times at 0.99; schedules go to 0.95")
+LASTS_LONGER = Condition(
+    "1/(1 - momentum) / at first", 3.0, origin="from 0.9 it is ten times at 0.99; schedules go to 0.95"
+)
 TINY = 1e-12
 
 
@@ -200,7 +202,7 @@ def _set_at(evidence: RunEvidence, finding: Finding) -> int | None:
     if finding.rule != "optimizer-setting" or len(momenta) < 2:
         return None
     lasts = 1 / np.maximum(1 - momenta.values, TINY)  # steps for which a step goes on
-    start = last_before(lasts > LONGER.at * lasts[0])
+    start = last_before(lasts > LASTS_LONGER.at * lasts[0])
     return int(momenta.steps[start]) if 0 < start < len(momenta) else None
 
 
