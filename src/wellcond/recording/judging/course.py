@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wellcond.diagnosis.causes import kind_of
-from wellcond.diagnosis.finding import SEVERITIES, Finding, Severity
+from wellcond.diagnosis.finding import SEVERITIES, Finding
 from wellcond.diagnosis.threshold import Condition
 from wellcond.recording import rules as rules  # registers every rule of a run
 from wellcond.recording.judging.held import unheld_layers
@@ -35,10 +35,8 @@ class _Episode:
     seen: int
     """Last step at which a rule saw it."""
     layers: list[str]
-    reported: Severity | None = None
-    """How severe it was when it was last reported."""
     report: Finding | None = None
-    """As it was then, or as it has moved since."""
+    """As it was when it was last reported, where it is known to be now."""
 
     @property
     def is_open(self) -> bool:
@@ -69,7 +67,8 @@ class _Episode:
 
     def is_news(self) -> bool:
         """Whether it was not reported, or is worse than it was then."""
-        return self.reported is None or SEVERITIES.index(self.finding.severity) < SEVERITIES.index(self.reported)
+        before = self.report
+        return before is None or SEVERITIES.index(self.finding.severity) < SEVERITIES.index(before.severity)
 
     def has_moved(self) -> bool:
         """Whether its layer, or where it began, is another one than was reported."""
@@ -116,7 +115,7 @@ class Course:
     def __init__(self, ignore: Collection[str] = (), earlier: Iterable[Finding] = ()) -> None:
         self._ignore = ignore
         self._episodes = [
-            _Episode(replace(each, consequences=()), each.step or 0, [each.layer], each.severity, each)
+            _Episode(replace(each, consequences=()), each.step or 0, [each.layer], each)
             for finding in earlier
             for each in (finding, *finding.consequences)
         ]
@@ -150,12 +149,14 @@ class Course:
         for each in self._episodes:
             if each.is_open and evidence.step - each.seen > around(evidence.step):
                 each.finding = replace(each.finding, until=each.seen)
-        self.moved = [(each.report, each.shown()) for each in self._episodes if each.report and each.has_moved()]
+        self.moved = []
+        for each in self._episodes:
+            if each.report is not None and each.has_moved():
+                self.moved.append((each.report, each.shown()))
+                each.report = replace(each.report, layer=each.finding.layer, step=each.finding.step)
         began = [each for each in self._episodes if each.is_news()]
         ended = [each for each in self._episodes if not each.is_open and id(each) not in was_over]
         for each in began:
-            each.reported = each.finding.severity
-        for each in self._episodes:
             each.report = each.finding
         return [each.shown() for each in began], [each.shown() for each in ended]
 
