@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import wellcond as wc
+from wellcond.recording.probes import not_finite
 from wellcond.recording.probes.not_finite import source_of_nan
 from wellcond.results import quantities as q
 
@@ -77,6 +78,13 @@ def test_steps_that_were_too_long_have_no_layer() -> None:
             p.fill_(torch.nan)
     assert source_of_nan(net, lambda z, y: nn.functional.mse_loss(z.mean(1), y), [batch_of(1)], 1) == []
     assert all(bool(p.isnan().all()) for p in net.parameters())
+
+
+def test_a_network_too_large_to_copy_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = [batch_of(BAD)]
+    assert len(source_of_nan(Texts(MeanOfWords()), nn.MSELoss(), empty, 1)) == 1
+    monkeypatch.setattr(not_finite, "MOST_WEIGHTS", 10)
+    assert source_of_nan(Texts(MeanOfWords()), nn.MSELoss(), empty, 1) == []
 
 
 def test_data_that_are_not_finite_are_no_layers_fault() -> None:

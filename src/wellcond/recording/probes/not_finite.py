@@ -22,6 +22,9 @@ from wellcond.recording.probes.subject import Subject
 from wellcond.results import Row
 from wellcond.results import quantities as q
 
+MOST_WEIGHTS = 2**27
+"""Entries of the weights of a network that is copied: half a GiB, which a training that has lost its way can spare."""
+
 
 def source_of_nan(model: nn.Module, loss: Loss | None, batches: Sequence[Any], step: int) -> list[Row]:
     """The layer that is the first to return NaN or infinity, or a gradient that holds some; no row if there is none.
@@ -36,8 +39,11 @@ def source_of_nan(model: nn.Module, loss: Loss | None, batches: Sequence[Any], s
         step: The step of the first.
 
     Returns:
-        A row with the share of the layer's outputs, or one with the number of entries of the gradient of its inputs.
+        A row with the share of the layer's outputs, or one with the number of entries of the gradient of its inputs;
+        none of a network too large to copy.
     """
+    if sum(p.numel() for p in model.parameters()) > MOST_WEIGHTS:
+        return []
     with own_arithmetic(), rng_kept(next(model.parameters()).device):
         twin = copied(model)
         _draw_lost_weights(twin)
