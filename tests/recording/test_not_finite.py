@@ -89,7 +89,27 @@ def test_a_network_too_large_to_copy_is_not_looked_at(monkeypatch: pytest.Monkey
 
 def test_data_that_are_not_finite_are_no_layers_fault() -> None:
     x, y = batch_of(1)
-    assert source_of_nan(Texts(Spread()), nn.MSELoss(), [(x / 0, y)], 1) == []
+    (row,) = source_of_nan(Texts(Spread()), nn.MSELoss(), [(x / 0, y)], 1)
+    assert (row.layer, row.quantity, row.value) == ("", q.NOT_FINITE_VALUES, x.numel())
+
+
+@pytest.mark.filterwarnings("ignore::wellcond.recording.logbook.FindingWarning")
+def test_a_batch_that_holds_nan_is_named() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    with wc.Recorder(net, optimizer, nn.MSELoss()) as rec:
+        for step in range(1, 61):
+            x, y = torch.randn(8, 4), torch.randn(8, 1)
+            x[0, 0] = torch.nan if step == BAD else 0.0
+            optimizer.zero_grad()
+            value = nn.functional.mse_loss(net(x), y)
+            value.backward()
+            optimizer.step()
+            rec.step(value, (x, y))
+    (finding,) = rec.findings
+    assert (finding.rule, finding.layer, finding.step) == ("non-finite", "", BAD)
+    assert f"the batch of step {BAD} holds 1 value that is so" in finding.summary
+    assert "drop or fill in" in finding.remedy
 
 
 def test_finite_weights_stay_as_they_are() -> None:

@@ -27,7 +27,7 @@ MOST_WEIGHTS = 2**27
 
 
 def source_of_nan(model: nn.Module, loss: Loss | None, batches: Sequence[Any], step: int) -> list[Row]:
-    """The layer that is the first to return NaN or infinity, or a gradient that holds some; no row if there is none.
+    """What is first to hold NaN or infinity: the batch, a layer's outputs or the gradient there; no row if none does.
 
     Batches go through a copy of the model in which weights that are not finite are drawn anew. So a layer that divides
     by a mask that is empty, or takes the root of 0, shows it whatever the weights are; steps that were too long do not.
@@ -39,9 +39,11 @@ def source_of_nan(model: nn.Module, loss: Loss | None, batches: Sequence[Any], s
         step: The step of the first.
 
     Returns:
-        A row with the share of the layer's outputs, or one with the number of entries of the gradient of its inputs;
-        none of a network too large to copy.
+        A row with the number of such values in the batch, the share of a layer's outputs, or the number of entries of
+        the gradient of its inputs. Of a network too large to copy the batch alone is looked at.
     """
+    if count := not_finite_in(batches[0]):
+        return [Row(step, "", q.NOT_FINITE_VALUES, float(count), "")]
     if sum(p.numel() for p in model.parameters()) > MOST_WEIGHTS:
         return []
     with own_arithmetic(), rng_kept(next(model.parameters()).device):

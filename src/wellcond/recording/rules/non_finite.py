@@ -21,6 +21,7 @@ from wellcond.results.quantities import (
     LOSS_SCALE,
     NOT_FINITE_GRADIENTS,
     NOT_FINITE_SHARE,
+    NOT_FINITE_VALUES,
     SIGNAL_RMS,
     STATISTICS_GAP,
     TRAINING_LOSS,
@@ -30,6 +31,11 @@ from wellcond.results.text import named
 
 RECENT = Condition("latest losses that are looked at", 8, origin="one bad batch is followed by finite losses")
 SAMPLES = Condition("samples in a row", 2, origin="running averages never lose a NaN")
+IN_THE_DATA = "# look at how that batch was read, and drop or fill in what is missing where the data set is made"
+IN_THE_CODE = (
+    "# look for a logarithm or a division of 0, a root of a negative number, or a rate that is too high: "
+    "torch.autograd.set_detect_anomaly(True) names the operation"
+)
 WHAT = {SIGNAL_RMS: "outputs", WEIGHT_NORM: "weights", GRADIENT_NORM: "gradient"}
 
 
@@ -37,9 +43,9 @@ WHAT = {SIGNAL_RMS: "outputs", WEIGHT_NORM: "weights", GRADIENT_NORM: "gradient"
 def non_finite(evidence: RunEvidence) -> Iterator[Finding]:
     """A loss or weights that are NaN or infinite; severe if it stays, a warning if later losses are finite again.
 
-    The layer is the one that returns it on this batch whatever the weights are, or else the first one that shows it: of
-    outputs and weights the first in the model's order, of gradients the last. An infinite gradient alone is normal with
-    a loss scale, which is halved then.
+    A batch that holds such values is named. The layer is the one that returns it on this batch whatever the weights
+    are, or else the first one that shows it: of outputs and weights the first in the model's order, of gradients the
+    last. An infinite gradient alone is normal with a loss scale, which is halved then.
     """
     losses = evidence.history.series(TRAINING_LOSS)
     is_bad = ~np.isfinite(losses.values)
@@ -53,25 +59,31 @@ def non_finite(evidence: RunEvidence) -> Iterator[Finding]:
         return
     begin = min(steps)
     stays = weights is not None or bool(is_bad[-int(RECENT.at) :].any())
-    source = _source(evidence)
-    layer, what = source or _where(evidence, begin)
+    source, data = _source(evidence), evidence.history.series(NOT_FINITE_VALUES)
+    layer, what = ("", "") if len(data) else source or _where(evidence, begin)
     last = int(losses.steps[is_bad][-1]) if is_bad.any() else begin
-    count = int(is_bad.sum())
+    lost = int(is_bad.sum())
     verb = "is" if what == WHAT[GRADIENT_NORM] else "are"
     place = f"; the first that {verb} not finite {verb} the {what} of {named(layer)}" if layer else ""
     place += ", whatever the weights are" if source else ""
+    if len(data):
+        count, one = int(data.values[0]), data.values[0] == 1
+        place = (
+            f"; the batch of step {data.steps[0]} holds {count} value{'s' * (not one)} that {'is' if one else 'are'} so"
+        )
     yield Finding(
         rule="non-finite",
         layer=layer,
         severity="severe" if stays else "warning",
         basis="proven",
-        summary=f"the {'loss' if count else what or 'gradient'} is NaN or infinite from step {begin} on{place}."
+        summary=f"the {'loss' if lost else what or 'gradient'} is NaN or infinite from step {begin} on{place}."
         if stays
-        else f"the loss is NaN or infinite at {count} of {len(losses)} steps, first at step {begin}{place}.",
-        evidence={"steps with a loss that is not finite": float(count)} | ({"first": what} if what else {}),
+        else f"the loss is NaN or infinite at {lost} of {len(losses)} steps, first at step {begin}{place}.",
+        evidence={"steps with a loss that is not finite": float(lost)}
+        | ({"first": what} if what else {})
+        | ({"values in the batch": float(data.values[0])} if len(data) else {}),
         reason="NaN spreads to every weight with the next step, and no later step removes it.",
-        remedy="# look for a logarithm or a division of 0, a root of a negative number, or a rate that is too high: "
-        "torch.autograd.set_detect_anomaly(True) names the operation",
+        remedy=IN_THE_DATA if len(data) else IN_THE_CODE,
         step=begin,
         until=None if stays else last,
     )
