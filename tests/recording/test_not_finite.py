@@ -91,6 +91,9 @@ def test_data_that_are_not_finite_are_no_layers_fault() -> None:
     x, y = batch_of(1)
     (row,) = source_of_nan(Texts(Spread()), nn.MSELoss(), [(x / 0, y)], 1)
     assert (row.layer, row.quantity, row.value) == ("", q.NOT_FINITE_VALUES, x.numel())
+    missing = x.clone()
+    missing[0] = torch.nan  # as in every batch: the model is made for it
+    assert source_of_nan(Texts(Spread()), nn.MSELoss(), [(missing, y), (missing.clone(), y)], 1) == []
 
 
 @pytest.mark.filterwarnings("ignore::wellcond.recording.logbook.FindingWarning")

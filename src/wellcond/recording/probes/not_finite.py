@@ -42,7 +42,8 @@ def source_of_nan(model: nn.Module, loss: Loss | None, batches: Sequence[Any], s
         A row with the number of such values in the batch, the share of a layer's outputs, or the number of entries of
         the gradient of its inputs. Of a network too large to copy the batch alone is looked at.
     """
-    if count := not_finite_in(batches[0]):
+    count, *before = (not_finite_in(batch) for batch in batches)
+    if count and not any(before):  # otherwise the model takes missing values, or masks of -inf
         return [Row(step, "", q.NOT_FINITE_VALUES, float(count), "")]
     if sum(p.numel() for p in model.parameters()) > MOST_WEIGHTS:
         return []
