@@ -310,6 +310,7 @@ def test_decay_that_a_schedule_raises_acts_where_it_has_shrunk_the_weights() -> 
     assert finding.step == pytest.approx(800 - 500 * np.log(0.85), rel=0.03)
     (finding,) = by("weight-decay-dominates", evidence(losses, numbers))
     assert finding.step == pytest.approx(950, rel=0.1)
+    assert finding.evidence["weight decay before"] == pytest.approx(1e-4, rel=0.01)
 
 
 # dying-neurons

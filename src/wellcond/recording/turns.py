@@ -279,7 +279,7 @@ class Turns:
         """Once in a run, at whatever price: see where a loss that is not finite comes from."""
         self._has_traced, began = True, self._clock()
         batches = [each for each in (batch, self.last_batch) if each is not None]
-        self.rows += self._mishaps.attempt("non-finite", lambda: self._probing.trace(step, batches)) or []
+        self.rows += self._mishaps.attempt("source of NaN", lambda: self._probing.trace(step, batches)) or []
         seconds = max(0.0, self._clock() - began)
         self._charged += seconds
         self._allowance.spend(seconds)

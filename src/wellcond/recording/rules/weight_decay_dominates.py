@@ -100,10 +100,10 @@ def decay_was_raised(evidence: RunEvidence) -> Iterator[Finding]:
     left = math.exp(-fmean(shares) * len(steps))
     if left >= SHRUNK.at:
         return
+    before, now = float(decays.values[decays.steps < begin].min()), at(decays, evidence.step)
     if not _is_at_once(evidence, begin):
         gone = np.cumsum(shares) * len(steps) / len(shares)
         begin = min(rise.step, int(begin + np.searchsorted(gone, -math.log(SHRUNK.at)) * len(steps) / len(shares)))
-    before, now = at(decays, begin - 1), at(decays, evidence.step)
     yield _finding(
         rise,
         begin,
