@@ -101,8 +101,14 @@ def test_layers_at_which_it_begins_at_the_same_time_share_a_finding(script: Scri
 def test_a_place_that_is_known_later_and_an_earlier_beginning_are_taken_over(script: Script) -> None:
     script.at(150, finding(step=120))
     assert script.at(200, finding(step=110, layer="fc1")) == ([], [])
-    script.at(250, finding(step=118))
-    assert [(each.layer, each.step) for each in script.course.findings] == [("fc1", 110)]
+    script.at(250, finding(step=118, summary="since step 118 it rises.", remedy="# as before step 118, not step 1180"))
+    (shown,) = script.course.findings
+    assert (shown.layer, shown.step) == ("fc1", 110)
+    script.at(
+        260, finding(step=118, layer="fc1", summary="since step 118 it rises.", remedy="# step 118, not step 1180")
+    )
+    (shown,) = script.course.findings
+    assert (shown.summary, shown.remedy) == ("since step 110 it rises.", "# step 110, not step 1180")
 
 
 def test_a_rule_that_fails_is_a_note_and_others_go_on(script: Script) -> None:

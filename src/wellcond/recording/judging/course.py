@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
@@ -63,7 +64,7 @@ class _Episode:
             return
         worst = min(self.finding.severity, other.severity, key=SEVERITIES.index)
         step = min(self.finding.step or 0, other.step or 0)  # what is known later may show that it began earlier
-        self.finding = replace(other, severity=worst, step=step)
+        self.finding = replace(_dated(other, step), severity=worst)
 
     def is_news(self) -> bool:
         """Whether it was not reported, or is worse than it was then."""
@@ -175,6 +176,13 @@ class Course:
                     yield from list(each.judge(evidence))
                 except Exception as error:  # a rule that fails must not take the findings of the others with it
                     self._failures.setdefault(name, _failure(name, error, evidence.step))
+
+
+def _dated(finding: Finding, step: int) -> Finding:
+    """A finding that began at this step, also in its own words."""
+    own = re.compile(rf"\bstep {finding.step}\b")
+    summary, remedy = (own.sub(f"step {step}", text) for text in (finding.summary, finding.remedy))
+    return replace(finding, step=step, summary=summary, remedy=remedy)
 
 
 def _inspected(evidence: RunEvidence) -> Iterable[Finding]:
